@@ -1,1 +1,13 @@
-//! Placeholder.
+//! Schema documents, compiled: what a table is to the codecs, to authorization and to storage.
+//!
+//! Reads the schema IR (JSON), holds every rule of §2.4, §3.1, §5.10, §5.11 and §6.11 about what
+//! a schema may say, and compares a schema with the layouts a database was written under. Every
+//! refusal has a code and a sentence that says what to change.
+//!
+//! Not here: SQL. Storage turns a [`MigrationPlan`] into statements.
+
+#![warn(missing_docs)]
+
+mod table;
+
+pub use table::{ColumnMeta, Index, OnDelete, Reference, Schema, ScopePattern, Table, TableIndex};

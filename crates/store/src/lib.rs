@@ -1,1 +1,31 @@
-//! Placeholder.
+//! What the engine needs from a database, and what a database must promise in return.
+//!
+//! [`Store`] reads consistent snapshots and opens write transactions; [`WriteTxn`] is one of
+//! those. Methods name rows and places in the log, in bulk; none of them decides anything.
+//! Whether a push conflicts, which scopes a row has and when history may be pruned are questions
+//! for the engine, so the implementations have no policy of their own to disagree about.
+//!
+//! Every promise in these doc comments has a test in `conformance`, and every implementation
+//! runs all of them. A promise that is not tested there is not a promise.
+
+#![warn(missing_docs)]
+
+mod error;
+mod records;
+mod store;
+mod txn;
+mod window;
+
+pub use error::{StorageCode, StoreError, StoreErrorKind};
+pub use records::{
+    ActivityBatch, AppliedCommit, ChangeKind, ChangeWrite, ClientKey, ClientRecord,
+    ClientSubscription, CommitWrite, FailureReport, Gate, PartitionRecord, PartitionTouch, Pruned,
+    PushKey, PushResultRecord, PushStatus, ResultRecord, RetentionInputs, RowKey, RowState,
+    StoredResult, StoredRow, Tombstone,
+};
+pub use store::{Store, WriteLanes};
+pub use txn::{Finished, LoadRequest, Loaded, Violation, WriteTxn};
+pub use window::{
+    ChangeRef, CommitRef, RowPage, RowPageBuilder, RowRef, RowScan, Window, WindowBuilder,
+    WindowRequest,
+};

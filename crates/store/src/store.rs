@@ -1,0 +1,136 @@
+//! The database as a whole.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
+use tidewater_schema::{Schema, TableIndex};
+
+use crate::{
+    ActivityBatch, ClientRecord, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned,
+    PushKey, RetentionInputs, RowPage, RowScan, StoreError, StoredResult, Window, WindowRequest,
+    WriteTxn,
+};
+
+/// Whose writers wait for one another.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum WriteLanes {
+    /// All partitions share one writer: a transaction should span those that wait.
+    One,
+    /// Each partition has its own: a transaction should not span partitions.
+    PerPartition,
+}
+
+/// One database.
+///
+/// Each read method is one consistent snapshot of committed state, returned with the [`Gate`]
+/// that guards it; no snapshot outlives the call. Tables are those of the schema given to
+/// [`Store::prepare`], which comes before everything else.
+///
+/// [`Gate`]: crate::Gate
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Creates or migrates what the schema needs, or refuses and changes nothing.
+    ///
+    /// At the stored version it compares layouts and catalogue and writes nothing. A newer
+    /// stored version, a mismatch or a change other than appended nullable columns, new or
+    /// retired tables and indexes is a refusal whose detail says what to do.
+    async fn prepare(&self, schema: &Arc<Schema>) -> Result<(), StoreError>;
+
+    /// Whose writers wait for one another.
+    fn write_lanes(&self) -> WriteLanes;
+
+    /// Registers a partition if it is new and refreshes its last-seen time. Keeps an existing
+    /// epoch.
+    async fn touch_partition(&self, touch: PartitionTouch) -> Result<PartitionRecord, StoreError>;
+
+    /// The registry's entry for a partition.
+    async fn find_partition(
+        &self,
+        partition: &PartitionId,
+    ) -> Result<Option<PartitionRecord>, StoreError>;
+
+    /// Up to `limit` entries of the registry after the given one, by bytewise name.
+    async fn list_partitions(
+        &self,
+        after: Option<&PartitionId>,
+        limit: usize,
+    ) -> Result<Vec<PartitionRecord>, StoreError>;
+
+    /// Gives the partition a new epoch, marks it as required and deletes its client records, at
+    /// once. Registers the partition if it is new. Recorded outcomes stay.
+    async fn rotate_epoch(
+        &self,
+        partition: &PartitionId,
+        epoch: &LogEpoch,
+        at_ms: i64,
+    ) -> Result<PartitionRecord, StoreError>;
+
+    /// Commits of a span of the log with the changes a filter selects. See [`WindowRequest`].
+    async fn read_window(&self, request: WindowRequest) -> Result<Window, StoreError>;
+
+    /// A page of current rows that a filter selects, by bytewise row id. See [`RowScan`].
+    async fn scan_rows(&self, scan: RowScan) -> Result<RowPage, StoreError>;
+
+    /// The newest commit with a change to `table` that carries one of `values` for `variable`,
+    /// among those not pruned.
+    async fn newest_change(
+        &self,
+        partition: &PartitionId,
+        table: TableIndex,
+        variable: &str,
+        values: &[String],
+    ) -> Result<Option<CommitSeq>, StoreError>;
+
+    /// The recorded outcome of a pushed commit.
+    async fn find_push_result(&self, key: &PushKey) -> Result<Option<StoredResult>, StoreError>;
+
+    /// A client's record.
+    async fn find_client(
+        &self,
+        partition: &PartitionId,
+        client: &ClientId,
+    ) -> Result<Option<ClientRecord>, StoreError>;
+
+    /// Up to `limit` clients of a partition after the given one, by bytewise id.
+    async fn list_clients(
+        &self,
+        partition: &PartitionId,
+        after: Option<&ClientId>,
+        limit: usize,
+    ) -> Result<Vec<(ClientId, ClientRecord)>, StoreError>;
+
+    /// Writes gathered activity, all or nothing. Never creates a partition.
+    async fn put_activity(&self, batch: ActivityBatch) -> Result<(), StoreError>;
+
+    /// What pruning is decided from, from one snapshot: the least cursor of clients updated at
+    /// or after `seen_since_ms`, and the newest commit created strictly before `aged_before_ms`.
+    async fn retention_inputs(
+        &self,
+        partition: &PartitionId,
+        seen_since_ms: i64,
+        aged_before_ms: i64,
+    ) -> Result<RetentionInputs, StoreError>;
+
+    /// Raises the horizon to `horizon` (it never falls) and deletes commits, changes and
+    /// tombstones at or below it, at once. Refuses when the epoch is not `epoch` or the
+    /// partition is not registered. Rows and recorded outcomes stay.
+    async fn prune(
+        &self,
+        partition: &PartitionId,
+        epoch: &LogEpoch,
+        horizon: HorizonSeq,
+    ) -> Result<Pruned, StoreError>;
+
+    /// Opens a write transaction, waiting for the writers before it, and loads.
+    ///
+    /// At most one write transaction per partition is open at any time, across every process
+    /// that uses the database.
+    async fn begin_write(
+        &self,
+        wanted: LoadRequest,
+    ) -> Result<(Box<dyn WriteTxn>, Loaded), StoreError>;
+
+    /// Cheap proof that the database answers.
+    async fn check(&self) -> Result<(), StoreError>;
+}

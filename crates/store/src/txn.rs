@@ -1,0 +1,92 @@
+//! Write transactions.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tidewater_model::PartitionId;
+
+use crate::{
+    ClientKey, ClientRecord, CommitWrite, Gate, PushKey, RowKey, StoreError, StoredResult,
+    StoredRow, Tombstone,
+};
+
+/// What to read inside a write transaction, all at once.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LoadRequest {
+    /// Partitions to lock and to read the gate of.
+    pub partitions: Vec<PartitionId>,
+    /// Rows, each with its tombstone. Of locked partitions only.
+    pub rows: Vec<RowKey>,
+    /// Recorded outcomes.
+    pub push_results: Vec<PushKey>,
+    /// Client records.
+    pub clients: Vec<ClientKey>,
+}
+
+/// The answers to a [`LoadRequest`], each list in the order of its question.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Loaded {
+    /// Gates of the partitions.
+    pub gates: Vec<Gate>,
+    /// Rows, where they exist.
+    pub rows: Vec<Option<StoredRow>>,
+    /// Tombstones above the horizon, where they exist.
+    pub tombstones: Vec<Option<Tombstone>>,
+    /// Recorded outcomes, where they exist.
+    pub push_results: Vec<Option<StoredResult>>,
+    /// Client records, where they exist.
+    pub clients: Vec<Option<ClientRecord>>,
+}
+
+/// A commit that breaks a constraint of the database.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Violation {
+    /// Which of the commits given.
+    pub commit: usize,
+    /// The operation that broke it.
+    pub op_index: i32,
+}
+
+/// How [`WriteTxn::finish`] ended without an error.
+pub enum Finished {
+    /// All of it is durable and visible.
+    Committed,
+    /// A commit broke a constraint. Those before it are applied, it and those after it are not,
+    /// and the transaction is open.
+    Violated(Box<dyn WriteTxn>, Violation),
+}
+
+/// One write transaction. It sees its own writes; nobody else does until it commits.
+///
+/// Dropping it abandons it: nothing it wrote is ever visible, and the connection it used serves
+/// the next caller as if it had been new. That holds when the drop is a canceled future too.
+#[async_trait]
+pub trait WriteTxn: Send {
+    /// Reads, in one go, and locks the partitions named until the transaction ends.
+    async fn load(&mut self, wanted: LoadRequest) -> Result<Loaded, StoreError>;
+
+    /// Applies commits in order, each as one atomic piece inside the transaction.
+    ///
+    /// Stops at the first that breaks a constraint of the database: those before it stay
+    /// applied, it and those after it leave no trace. Any other failure poisons the
+    /// transaction: it can only be dropped.
+    ///
+    /// # Panics
+    ///
+    /// When an applied commit's place is not one above the head of its partition.
+    async fn apply(
+        &mut self,
+        commits: Vec<Arc<CommitWrite>>,
+    ) -> Result<Option<Violation>, StoreError>;
+
+    /// Applies commits as [`WriteTxn::apply`] does and, if all of them were applied, makes
+    /// everything written so far durable and visible, at once. With no commits it only does
+    /// the latter.
+    ///
+    /// An error leaves the outcome unknown: the caller must find out by the commits' keys and
+    /// must not write again on a guess.
+    async fn finish(
+        self: Box<Self>,
+        commits: Vec<Arc<CommitWrite>>,
+    ) -> Result<Finished, StoreError>;
+}

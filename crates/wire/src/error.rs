@@ -42,3 +42,18 @@ pub enum DecodeErrorKind {
     #[error("{0}")]
     Invalid(&'static str),
 }
+
+/// A value that has no encoding.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EncodeError {
+    /// The named thing is longer than its 32-bit length can say.
+    #[error("{0} is too long for the wire")]
+    TooLong(&'static str),
+    /// An unknown frame carries a type that has a layout of its own.
+    #[error("frame type {0:#04x} has a layout, so no unknown frame may carry it")]
+    RegisteredType(u8),
+    /// A decoder would refuse it; the text says why.
+    #[error("{0}")]
+    Invalid(&'static str),
+}

@@ -9,15 +9,38 @@
 
 #![warn(missing_docs)]
 
+mod blob_ref;
+mod canonical;
+mod commit_writer;
+mod content;
+pub mod control;
 mod error;
 mod frame;
+mod message;
+mod rejection;
+pub mod render;
+mod request;
+mod response;
+pub mod row;
+mod scanner;
+pub mod segment;
 mod version;
 
-pub use error::{DecodeError, DecodeErrorKind};
+pub use blob_ref::BlobRef;
+pub use canonical::{canonical_scopes, scope_digest};
+pub use commit_writer::CommitWriter;
+pub use content::{ContentHasher, content_address, is_content_address};
+pub use error::{DecodeError, DecodeErrorKind, EncodeError};
 pub use frame::{
     Accept, Change, ChangeRow, CommitFrame, ErrorFrame, LeaseFrame, MediaType, OpResult, Operation,
     OperationAction, PullHeader, PushCommit, PushOutcome, PushResult, PushResultDetails,
     RejectionDetail, RequestFrame, RequestHeader, ResponseFrame, ResponseHeader, RoundFailure,
     SegmentRef, SubEnd, SubStart, SubStatus, Subscription, UnknownFrame,
 };
+pub use message::Message;
+pub use rejection::RejectionDetails;
+pub use request::{Pull, Request, RequestParts, begin_request, put_request_frame};
+pub use response::{Response, begin_response, put_end, put_response_frame};
+pub use scanner::{Expect, MessageScanner, ScanError, Scanned};
+pub use segment::{RowsSegment, SegmentRow, SegmentWriter, check_rows_segment};
 pub use version::WireVersion;

@@ -146,6 +146,7 @@ impl<'a> CommitRef<'a> {
 #[derive(Debug, Default)]
 pub struct WindowBuilder {
     bytes: Vec<u8>,
+    payload_bytes: usize,
     commits: Vec<CommitSpan>,
     changes: Vec<ChangeSpan>,
     scopes: Vec<StoredScopes>,
@@ -175,7 +176,10 @@ impl WindowBuilder {
             self.scopes.push(scopes.clone());
         }
         let row_id = append(&mut self.bytes, row_id.as_bytes());
-        let row = row.map(|(version, row)| (version, append(&mut self.bytes, row)));
+        let row = row.map(|(version, row)| {
+            self.payload_bytes += row.len();
+            (version, append(&mut self.bytes, row))
+        });
         self.changes.push(ChangeSpan {
             row_id,
             row,
@@ -193,9 +197,9 @@ impl WindowBuilder {
         self.changes.len()
     }
 
-    /// Bytes so far.
+    /// Payload bytes so far: what [`WindowRequest::bytes_max`] counts.
     pub fn byte_count(&self) -> usize {
-        self.bytes.len()
+        self.payload_bytes
     }
 
     /// The window.
@@ -269,12 +273,18 @@ impl RowPage {
             payload: &self.bytes[span.payload.clone()],
         })
     }
+
+    /// Bytes of row ids and payloads.
+    pub fn byte_count(&self) -> usize {
+        self.bytes.len()
+    }
 }
 
 /// Collects a [`RowPage`].
 #[derive(Debug, Default)]
 pub struct RowPageBuilder {
     bytes: Vec<u8>,
+    payload_bytes: usize,
     rows: Vec<RowSpan>,
 }
 
@@ -282,6 +292,7 @@ impl RowPageBuilder {
     /// Adds the next row.
     pub fn row(&mut self, row_id: &str, row_version: i64, payload: &[u8]) {
         let row_id = append(&mut self.bytes, row_id.as_bytes());
+        self.payload_bytes += payload.len();
         let payload = append(&mut self.bytes, payload);
         self.rows.push(RowSpan {
             row_id,
@@ -295,9 +306,9 @@ impl RowPageBuilder {
         self.rows.len()
     }
 
-    /// Bytes so far.
+    /// Payload bytes so far: what [`RowScan::bytes_max`] counts.
     pub fn byte_count(&self) -> usize {
-        self.bytes.len()
+        self.payload_bytes
     }
 
     /// The page.

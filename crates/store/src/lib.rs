@@ -11,12 +11,16 @@
 #![warn(missing_docs)]
 
 mod error;
+pub mod json;
+pub mod memory;
+pub mod outcome;
 mod records;
 mod store;
 mod txn;
 mod window;
 
 pub use error::{StorageCode, StoreError, StoreErrorKind};
+pub use memory::MemoryStore;
 pub use records::{
     ActivityBatch, AppliedCommit, ChangeKind, ChangeWrite, ClientKey, ClientRecord,
     ClientSubscription, CommitWrite, FailureReport, Gate, PartitionRecord, PartitionTouch, Pruned,

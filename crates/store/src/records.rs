@@ -177,7 +177,8 @@ pub struct CommitWrite {
     pub result: PushResultRecord,
     /// The log entry; `None` for a rejected commit.
     pub applied: Option<AppliedCommit>,
-    /// Creates the client's record, bound to `actor`, if there is none (OQ-29).
+    /// Creates the client's record, bound to `actor`, if there is none (OQ-29): last seen at
+    /// this time, without cursor and subscriptions, at wire version 0 until a round sets one.
     pub bind_client_at_ms: Option<i64>,
 }
 

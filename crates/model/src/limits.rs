@@ -35,6 +35,9 @@ pub const SEGMENT_BLOCK_BYTES_TARGET: usize = 256 * 1024;
 /// How long a published segment can be fetched, in milliseconds: 24 hours (§5.1).
 pub const SEGMENT_LIFETIME_MS_DEFAULT: i64 = 24 * 60 * 60 * 1_000;
 
+/// Publications of one segment: the same empty page may be published for every tenant (§5.1).
+pub const PUBLICATIONS_PER_SEGMENT_MAX: usize = 1_024;
+
 /// Encoded size of rejection details (§6.3.1).
 pub const REJECTION_DETAILS_BYTES_MAX: usize = 4_096;
 /// Field paths in rejection details (§6.3.1).
@@ -52,6 +55,8 @@ pub const REJECTION_REFERENCE_VALUE_BYTES_MAX: usize = 256;
 
 /// Length of a table, column or index name (§2.4).
 pub const IDENTIFIER_BYTES_MAX: usize = 63;
+/// Columns of a table: the header of a rows segment counts them in 16 bits (§5.2).
+pub const COLUMNS_PER_TABLE_MAX: usize = 65_535;
 /// Length of the code in a ROUND_FAILURE frame (§1.5).
 pub const ROUND_FAILURE_CODE_BYTES_MAX: usize = 64;
 

@@ -8,6 +8,16 @@
 
 #![warn(missing_docs)]
 
+mod compile;
+mod document;
+mod error;
+mod identifier;
+mod layouts;
+mod migration;
+mod references;
 mod table;
 
+pub use error::{SchemaCode, SchemaError};
+pub use layouts::{LayoutColumn, Layouts, LayoutsError, TableLayout};
+pub use migration::{MigrationPlan, MigrationRefusal, RefusalCode, Stored, WidenedTable};
 pub use table::{ColumnMeta, Index, OnDelete, Reference, Schema, ScopePattern, Table, TableIndex};

@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use tidewater_model::StoredScopes;
 use tidewater_wire::row::{Column, Value};
 
+use crate::identifier::physical_index_name;
+
 /// A table's place in its schema, in declaration order.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct TableIndex(pub usize);
@@ -75,7 +77,8 @@ pub struct Table {
     pub metas: Vec<ColumnMeta>,
     /// Position of the primary-key column.
     pub primary_key: usize,
-    /// The scope patterns, by ascending UTF-16 order of their variables. At least one.
+    /// The scope patterns, by ascending UTF-16 order of their variables. At least one. Two
+    /// prefixes may share a variable; then they share its column.
     pub scopes: Vec<ScopePattern>,
     /// Declared indexes.
     pub indexes: Vec<Index>,
@@ -114,8 +117,15 @@ impl Table {
         &self,
         value: impl Fn(usize) -> Option<Value<'a>>,
     ) -> Option<StoredScopes> {
-        let mut pairs = Vec::with_capacity(self.scopes.len());
+        let mut pairs: Vec<(String, String)> = Vec::with_capacity(self.scopes.len());
         for pattern in &self.scopes {
+            // Two prefixes may share a variable, and then its column: one value is enough.
+            if pairs
+                .last()
+                .is_some_and(|(variable, _)| *variable == pattern.variable)
+            {
+                continue;
+            }
             let text = value(pattern.column)?.render()?.into_owned();
             pairs.push((pattern.variable.clone(), text));
         }
@@ -166,6 +176,13 @@ pub struct Index {
     pub columns: Vec<usize>,
     /// Whether values are unique, per partition.
     pub unique: bool,
+}
+
+impl Index {
+    /// Its name in the database. Unique in the schema, and never the name of a table.
+    pub fn physical_name(&self) -> String {
+        physical_index_name(&self.name)
+    }
 }
 
 /// A declared reference to another table's primary key (§6.11).

@@ -1,1 +1,31 @@
-//! Placeholder.
+//! The server's decisions, and the driver that reads before them and writes after them.
+//!
+//! [`Engine::round`] answers one request, whichever binding it came over. It loads what the
+//! request names, decides with pure functions (`scope`, `push::decide`, `pull::plan`,
+//! `bootstrap`, `retention`), and applies. Time, ids and permissions come through `ports`.
+//!
+//! Not here: HTTP, SQL, configuration files.
+
+mod activity;
+mod config;
+mod engine;
+mod error;
+mod event;
+mod partition;
+mod ports;
+mod pull;
+mod push;
+mod retention;
+mod round;
+mod scope;
+mod segments;
+
+pub use config::{EngineConfig, Retention};
+pub use engine::{Engine, EngineParts};
+pub use error::RoundError;
+pub use event::CommitEvent;
+pub use ports::{
+    Clock, Identity, Ids, RandomIds, ResolveError, ResolveRequest, ScopeResolver, SystemClock,
+};
+pub use round::RoundBody;
+pub use segments::SegmentGrant;

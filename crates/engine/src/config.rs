@@ -1,0 +1,65 @@
+//! What an operator can set about the engine.
+
+use std::time::Duration;
+
+use tidewater_model::limits;
+
+/// Policy of the engine. Every default is fit for production.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Operations over all commits of one request (§6.1).
+    pub operations_per_request_max: usize,
+    /// Largest rows segment sent inside a response (§5.7).
+    pub inline_segment_bytes_max: usize,
+    /// How long the resolver of scopes may take; then the round fails (OQ-36).
+    pub resolver_timeout: Duration,
+    /// Commits waiting for the writer, over all partitions; more are refused with a hint.
+    pub queued_commits_max: usize,
+    /// Bytes of commits waiting for the writer.
+    pub queued_bytes_max: usize,
+    /// Payload bytes of one incremental section or snapshot page; more comes with the next.
+    pub section_bytes_max: usize,
+    /// How often gathered activity is written.
+    pub activity_interval: Duration,
+    /// How often every partition is pruned.
+    pub prune_interval: Duration,
+    /// What pruning keeps.
+    pub retention: Retention,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            operations_per_request_max: limits::OPERATIONS_PER_REQUEST_DEFAULT,
+            inline_segment_bytes_max: limits::INLINE_SEGMENT_BYTES_DEFAULT,
+            resolver_timeout: Duration::from_secs(10),
+            queued_commits_max: 4_096,
+            queued_bytes_max: 64 * 1024 * 1024,
+            section_bytes_max: 8 * 1024 * 1024,
+            activity_interval: Duration::from_secs(1),
+            prune_interval: Duration::from_secs(300),
+            retention: Retention::default(),
+        }
+    }
+}
+
+/// What pruning keeps (§4.6).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Retention {
+    /// A client seen within this time holds back pruning, in milliseconds.
+    pub active_window_ms: i64,
+    /// Commits older than this are pruned whoever needs them, in milliseconds.
+    pub forced_age_ms: i64,
+    /// Commits that are always kept.
+    pub retained_commits: u64,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self {
+            active_window_ms: limits::ACTIVE_WINDOW_MS_DEFAULT,
+            forced_age_ms: limits::FORCED_AGE_MS_DEFAULT,
+            retained_commits: limits::RETAINED_COMMITS_DEFAULT,
+        }
+    }
+}

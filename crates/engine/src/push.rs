@@ -1,0 +1,59 @@
+//! The push half: commits in, one answer each out, in order (§6).
+//!
+//! A commit travels: `lane` queues it beside others and groups them, `batch` loads everything a
+//! group names and applies what was decided in one transaction, `commit` decides one commit
+//! against the candidate state, `decide` holds the tables for one operation, `answer` turns
+//! recorded outcomes into frames.
+//!
+//! **Invariant:** a commit that reached its lane runs to its end whatever becomes of the round
+//! that waits for it.
+
+mod answer;
+mod batch;
+mod candidate;
+mod column_versions;
+mod commit;
+mod decide;
+pub(crate) mod lane;
+
+use std::sync::Arc;
+
+use tidewater_model::AllowedScopes;
+use tidewater_wire::PushCommit;
+use tokio::sync::oneshot;
+
+pub(crate) use self::answer::PushAnswer;
+use self::lane::Job;
+use crate::{RoundError, round::RoundContext};
+
+/// Pushes the commits of one request in their order and waits for all of them.
+pub(crate) async fn push(
+    context: &RoundContext,
+    commits: Vec<PushCommit>,
+    allowed: Option<Arc<AllowedScopes>>,
+    client_is_bound: bool,
+) -> Result<Vec<PushAnswer>, RoundError> {
+    let (reply, answers) = oneshot::channel();
+    let job = Job {
+        identity: context.identity.clone(),
+        client: context.client.clone(),
+        client_is_bound,
+        version: context.version,
+        log_epoch: context.log_epoch.clone(),
+        allowed,
+        commits,
+        reply,
+    };
+    lane::submit(&context.engine, job)?;
+    match answers.await {
+        Ok(outcomes) => {
+            let schema = context.engine.schema();
+            Ok(outcomes?
+                .into_iter()
+                .map(|outcome| outcome.into_answer(schema, context.version))
+                .collect())
+        }
+        // The lane dropped the job: its batch panicked. The panic itself is in the log.
+        Err(lost) => Err(RoundError::internal(&lost, "push a commit")),
+    }
+}

@@ -1,0 +1,450 @@
+//! Runs a group of waiting commits in one transaction: load in bulk, decide, apply in bulk.
+//!
+//! All rows, outcomes and clients that the group names are read at once, under the lock. Then
+//! each commit is decided in memory, seeing what those before it wrote, and all of them are
+//! written at once. A group costs the same few trips to the database whatever its size.
+//!
+//! The one thing memory cannot foresee is a constraint of the database. The commit that breaks
+//! one is recorded as rejected, and those after it are decided again from what is really there.
+//!
+//! **Invariant:** nobody is answered before the transaction is durable.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use sha2::{Digest, Sha256};
+use tidewater_model::{CommitSeq, ErrorCode, PartitionId};
+use tidewater_store::{
+    AppliedCommit, ClientKey, ClientRecord, CommitWrite, Finished, Gate, LoadRequest, Loaded,
+    PushKey, PushResultRecord, PushStatus, ResultRecord, RowKey, StoreError, StoreErrorKind,
+    StoredResult, Violation,
+};
+use tidewater_wire::{OperationAction, PushCommit};
+
+use super::{
+    answer::{Outcome, Told},
+    candidate::Candidate,
+    commit::{self, Author, Decision},
+    lane::Job,
+};
+use crate::{CommitEvent, Engine, RoundError};
+
+/// Times a group is run again after it lost to another transaction.
+const CONTENTION_RETRIES: usize = 3;
+
+/// What became of one job: an outcome per commit, or one failure for the request.
+pub(super) type JobResult = Result<Vec<Outcome>, RoundError>;
+
+/// Runs the jobs to their end, one result each.
+///
+/// When the group fails as a whole, each job is tried alone, so that what broke one of them
+/// does not fail the others. A commit whose first attempt became durable after all is found by
+/// its key.
+pub(super) async fn run(engine: &Engine, jobs: &[Job]) -> Vec<JobResult> {
+    match attempt(engine, jobs).await {
+        Ok(results) => results,
+        Err(error) if jobs.len() == 1 => {
+            vec![Err(RoundError::from(error))]
+        }
+        Err(error) => {
+            tracing::warn!(%error, jobs = jobs.len(), "a group of commits failed; trying each alone");
+            let mut results = Vec::with_capacity(jobs.len());
+            for job in jobs {
+                let alone = attempt(engine, std::slice::from_ref(job)).await;
+                results.push(match alone {
+                    Ok(mut one) => one.pop().expect("one result for one job"),
+                    Err(error) => Err(RoundError::from(error)),
+                });
+            }
+            results
+        }
+    }
+}
+
+async fn attempt(engine: &Engine, jobs: &[Job]) -> Result<Vec<JobResult>, StoreError> {
+    let mut tries = 0;
+    loop {
+        match transact(engine, jobs).await {
+            Err(error)
+                if error.kind == StoreErrorKind::Contention && tries < CONTENTION_RETRIES =>
+            {
+                tries += 1;
+            }
+            result => return result,
+        }
+    }
+}
+
+async fn transact(engine: &Engine, jobs: &[Job]) -> Result<Vec<JobResult>, StoreError> {
+    let mut group = Group::new(engine, jobs);
+    let wanted = group.wanted(0);
+    let (mut txn, loaded) = engine.store().begin_write(wanted.clone()).await?;
+    group.take(wanted, loaded);
+    group.decide_from(0);
+    let mut applied = 0;
+    loop {
+        match txn.finish(group.writes[applied..].to_vec()).await? {
+            Finished::Committed => return Ok(group.settle()),
+            Finished::Violated(open, Violation { commit, op_index }) => {
+                txn = open;
+                applied += commit;
+                let next = group.reject(applied, op_index);
+                let wanted = group.wanted(next);
+                let loaded = txn.load(wanted.clone()).await?;
+                group.take(wanted, loaded);
+                group.decide_from(next);
+            }
+        }
+    }
+}
+
+/// One commit of one job.
+struct Entry<'a> {
+    job: usize,
+    commit: &'a PushCommit,
+    key: PushKey,
+    digest: String,
+    /// What its author is told; `None` while undecided, or when its job failed.
+    told: Option<Told>,
+}
+
+struct Group<'a> {
+    engine: &'a Engine,
+    jobs: &'a [Job],
+    entries: Vec<Entry<'a>>,
+    /// Why a job fails as a request, if it does.
+    failures: Vec<Option<RoundError>>,
+    /// What is written, in the order of the entries.
+    writes: Vec<Arc<CommitWrite>>,
+    /// The entry behind each write.
+    writers: Vec<usize>,
+    gates: BTreeMap<PartitionId, Gate>,
+    results: BTreeMap<PushKey, StoredResult>,
+    clients: BTreeMap<ClientKey, ClientRecord>,
+    candidate: Candidate,
+    now_ms: i64,
+}
+
+impl<'a> Group<'a> {
+    fn new(engine: &'a Engine, jobs: &'a [Job]) -> Self {
+        let entries = jobs
+            .iter()
+            .enumerate()
+            .flat_map(|(index, job)| {
+                job.commits.iter().map(move |commit| Entry {
+                    job: index,
+                    commit,
+                    key: PushKey {
+                        partition: job.identity.partition.clone(),
+                        client: job.client.clone(),
+                        client_commit_id: commit.client_commit_id.clone(),
+                    },
+                    digest: content_digest(commit),
+                    told: None,
+                })
+            })
+            .collect();
+        Self {
+            engine,
+            jobs,
+            entries,
+            failures: vec![None; jobs.len()],
+            writes: Vec::new(),
+            writers: Vec::new(),
+            gates: BTreeMap::new(),
+            results: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            candidate: Candidate::default(),
+            now_ms: engine.parts.clock.now_ms(),
+        }
+    }
+
+    /// Everything that the entries from `first` on name.
+    fn wanted(&self, first: usize) -> LoadRequest {
+        let schema = self.engine.schema();
+        let mut partitions = BTreeSet::new();
+        let mut rows = BTreeSet::new();
+        let mut clients = BTreeSet::new();
+        let mut push_results = BTreeSet::new();
+        for entry in &self.entries[first..] {
+            let job = &self.jobs[entry.job];
+            partitions.insert(job.identity.partition.clone());
+            push_results.insert(entry.key.clone());
+            if !job.client_is_bound {
+                clients.insert(job.client_key());
+            }
+            for operation in &entry.commit.operations {
+                if let Some(table) = schema.find(&operation.table) {
+                    rows.insert(RowKey {
+                        partition: job.identity.partition.clone(),
+                        table,
+                        row_id: operation.row_id.clone(),
+                    });
+                }
+            }
+        }
+        LoadRequest {
+            partitions: partitions.into_iter().collect(),
+            rows: rows.into_iter().collect(),
+            push_results: push_results.into_iter().collect(),
+            clients: clients.into_iter().collect(),
+        }
+    }
+
+    /// Takes the answers to what was wanted as the new ground for deciding.
+    fn take(&mut self, wanted: LoadRequest, loaded: Loaded) {
+        self.gates = wanted.partitions.into_iter().zip(loaded.gates).collect();
+        self.candidate = Candidate::new(wanted.rows, loaded.rows, loaded.tombstones);
+        for (key, result) in wanted.push_results.into_iter().zip(loaded.push_results) {
+            if let Some(result) = result {
+                // What this transaction is about to record stands before what it read.
+                self.results.entry(key).or_insert(result);
+            }
+        }
+        for (key, client) in wanted.clients.into_iter().zip(loaded.clients) {
+            if let Some(client) = client {
+                self.clients.insert(key, client);
+            }
+        }
+    }
+
+    fn decide_from(&mut self, first: usize) {
+        for index in first..self.entries.len() {
+            let job = self.entries[index].job;
+            if self.failures[job].is_some() {
+                continue;
+            }
+            match self.decide(index) {
+                Ok(told) => self.entries[index].told = Some(told),
+                Err(error) => {
+                    self.candidate.roll_back();
+                    self.failures[job] = Some(error);
+                }
+            }
+        }
+    }
+
+    /// Decides one commit, in the order of §6.3: gate, client, replay, operations.
+    fn decide(&mut self, index: usize) -> Result<Told, RoundError> {
+        let job = &self.jobs[self.entries[index].job];
+        self.check_gate(job)?;
+        self.check_client(job)?;
+        if let Some(told) = self.replay(index, job)? {
+            return Ok(told);
+        }
+        let schema = self.engine.schema();
+        let commit = self.entries[index].commit;
+        let author = Author {
+            partition: &job.identity.partition,
+            allowed: job.allowed.as_deref(),
+            sparse: job.version.is_sparse(),
+        };
+        let (status, results, applied) =
+            match commit::decide(schema, &author, commit, &mut self.candidate)? {
+                Decision::Apply(changes) => {
+                    let gate = self.gate_mut(&job.identity.partition);
+                    gate.head = gate.head.next();
+                    let commit_seq = gate.head;
+                    let settled = self.candidate.settle(commit_seq);
+                    let applied = AppliedCommit {
+                        commit_seq,
+                        created_at_ms: self.now_ms,
+                        changes,
+                        tombstones: settled.tombstones,
+                        tombstones_cleared: settled.cleared,
+                    };
+                    let results = (0..).take(commit.operations.len());
+                    let results = results.map(|op_index| ResultRecord::Applied { op_index });
+                    (
+                        PushStatus::Applied(commit_seq),
+                        results.collect(),
+                        Some(applied),
+                    )
+                }
+                Decision::Reject(record) => {
+                    self.candidate.roll_back();
+                    (PushStatus::Rejected, vec![record], None)
+                }
+            };
+        Ok(self.record(index, status, results, applied))
+    }
+
+    /// Notes an outcome as what is to be written, and found by replays from here on.
+    fn record(
+        &mut self,
+        index: usize,
+        status: PushStatus,
+        results: Vec<ResultRecord>,
+        applied: Option<AppliedCommit>,
+    ) -> Told {
+        let entry = &self.entries[index];
+        let job = &self.jobs[entry.job];
+        let result = PushResultRecord {
+            status,
+            results,
+            recorded_at_ms: Some(self.now_ms),
+            actor: Some(job.identity.actor.clone()),
+            schema_version: Some(self.engine.schema().version()),
+            content_digest: Some(entry.digest.clone()),
+        };
+        let unbound = !job.client_is_bound && !self.clients.contains_key(&job.client_key());
+        let write = Arc::new(CommitWrite {
+            key: entry.key.clone(),
+            actor: job.identity.actor.clone(),
+            result: result.clone(),
+            applied,
+            bind_client_at_ms: unbound.then_some(self.now_ms),
+        });
+        let key = entry.key.clone();
+        self.results
+            .insert(key, StoredResult::Readable(Box::new(result.clone())));
+        self.writes.push(write);
+        self.writers.push(index);
+        Told::Fresh(Arc::new(result))
+    }
+
+    fn check_gate(&mut self, job: &Job) -> Result<(), RoundError> {
+        let running = self.engine.schema().version();
+        let gate = self.gate_mut(&job.identity.partition);
+        crate::partition::check_gate(gate, &job.log_epoch, running)
+    }
+
+    fn check_client(&self, job: &Job) -> Result<(), RoundError> {
+        let bound = self.clients.get(&job.client_key());
+        match bound {
+            Some(client) if client.actor != job.identity.actor => Err(other_actor()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The outcome recorded for this commit, if there is one. Its content is not looked at:
+    /// encryption and schema upgrades change the bytes of an honest retry (§2.3).
+    fn replay(&self, index: usize, job: &Job) -> Result<Option<Told>, RoundError> {
+        let entry = &self.entries[index];
+        let record = match self.results.get(&entry.key) {
+            None => return Ok(None),
+            Some(StoredResult::Unreadable) => return Ok(Some(Told::Unreadable)),
+            Some(StoredResult::Readable(record)) => record,
+        };
+        if record
+            .actor
+            .as_ref()
+            .is_some_and(|actor| *actor != job.identity.actor)
+        {
+            return Err(other_actor());
+        }
+        if record
+            .content_digest
+            .as_ref()
+            .is_some_and(|digest| *digest != entry.digest)
+        {
+            tracing::warn!(
+                partition = %job.identity.partition,
+                client_id = %job.client,
+                client_commit_id = %entry.key.client_commit_id,
+                "a commit id was pushed again with other content; the recorded outcome stands"
+            );
+        }
+        Ok(Some(Told::Replayed(Arc::new(record.as_ref().clone()))))
+    }
+
+    /// Turns the write at this place into a rejection and forgets what was decided after it.
+    /// Returns the first entry to decide again.
+    fn reject(&mut self, write: usize, op_index: i32) -> usize {
+        let index = self.writers[write];
+        self.writes.truncate(write);
+        self.writers.truncate(write);
+        self.results.clear();
+        self.failures.fill(None);
+        for entry in &mut self.entries[index..] {
+            entry.told = None;
+        }
+        let record = commit::error_record(
+            op_index,
+            ErrorCode::ConstraintViolation,
+            "write violates a relational constraint",
+        );
+        let told = self.record(index, PushStatus::Rejected, vec![record], None);
+        self.entries[index].told = Some(told);
+        index + 1
+    }
+
+    fn gate_mut(&mut self, partition: &PartitionId) -> &mut Gate {
+        self.gates
+            .get_mut(partition)
+            .expect("every partition of the group was loaded")
+    }
+
+    /// Tells everyone, now that it is durable.
+    fn settle(self) -> Vec<JobResult> {
+        let mut heads: BTreeMap<&PartitionId, CommitSeq> = BTreeMap::new();
+        for write in &self.writes {
+            if let Some(applied) = &write.applied {
+                heads.insert(&write.key.partition, applied.commit_seq);
+            }
+        }
+        for (partition, head) in heads {
+            self.engine.partitions.advance_head(partition, head);
+        }
+        for write in &self.writes {
+            let changed = write
+                .applied
+                .as_ref()
+                .is_some_and(|applied| !applied.changes.is_empty());
+            if changed {
+                // Nobody listening is no failure.
+                let _ = self.engine.commits.send(CommitEvent {
+                    commit: Arc::clone(write),
+                });
+            }
+        }
+        let mut results: Vec<JobResult> = self
+            .failures
+            .into_iter()
+            .map(|failure| failure.map_or_else(|| Ok(Vec::new()), Err))
+            .collect();
+        for entry in self.entries {
+            if let (Ok(outcomes), Some(told)) = (&mut results[entry.job], entry.told) {
+                outcomes.push(Outcome::new(entry.commit, told));
+            }
+        }
+        results
+    }
+}
+
+fn other_actor() -> RoundError {
+    RoundError::new(
+        ErrorCode::InvalidClientId,
+        "the client id belongs to another actor",
+    )
+}
+
+/// SHA-256 over the operations, so that an operator can see when one id carries two contents.
+fn content_digest(commit: &PushCommit) -> String {
+    let mut hasher = Sha256::new();
+    let mut part = |bytes: &[u8]| {
+        let length = u64::try_from(bytes.len()).expect("a slice is shorter than 2^64");
+        hasher.update(length.to_le_bytes());
+        hasher.update(bytes);
+    };
+    for operation in &commit.operations {
+        part(operation.table.as_bytes());
+        part(operation.row_id.as_bytes());
+        part(
+            &operation
+                .base_version
+                .map_or_else(Vec::new, |base| base.to_le_bytes().to_vec()),
+        );
+        match &operation.action {
+            OperationAction::Upsert(payload) => part(payload),
+            OperationAction::Delete => part(b"delete"),
+        }
+    }
+    hasher
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}

@@ -1,0 +1,141 @@
+//! Which requests are refused before anything is done (§1.7). Pure.
+
+use std::collections::BTreeSet;
+
+use tidewater_model::{ClientId, ErrorCode, limits};
+use tidewater_schema::{Schema, TableIndex};
+use tidewater_store::ClientRecord;
+use tidewater_wire::{Pull, PushCommit, RequestParts, Subscription, WireVersion};
+
+use crate::{Identity, RoundError, partition::PartitionState, scope};
+
+/// Compares log epochs; `true` means the client must reset (§2.1).
+pub(super) fn epoch(request: &RequestParts, state: &PartitionState) -> Result<bool, RoundError> {
+    if request.version == WireVersion::V1 {
+        if state.epoch_required {
+            return Err(RoundError::new(
+                ErrorCode::ClientWireUnsupported,
+                "wire version 1 cannot follow a restored log",
+            ));
+        }
+        return Ok(false);
+    }
+    match &request.header.log_epoch {
+        None if !request.commits.is_empty() => Err(RoundError::new(
+            ErrorCode::InvalidRequest,
+            "a request without a log epoch must not push",
+        )),
+        None => Ok(true),
+        Some(epoch) => Ok(epoch.as_bytes() != state.log_epoch.as_str().as_bytes()),
+    }
+}
+
+/// Refuses a client id that is reserved, too long or someone else's.
+pub(super) fn client(
+    identity: &Identity,
+    client: &ClientId,
+    record: Option<&ClientRecord>,
+) -> Result<(), RoundError> {
+    let refuse = |message| Err(RoundError::new(ErrorCode::InvalidClientId, message));
+    if client
+        .as_str()
+        .starts_with(limits::RESERVED_CLIENT_ID_PREFIX)
+    {
+        return refuse("the client id is reserved for commands");
+    }
+    if client.as_str().len() > limits::ID_BYTES_MAX {
+        return refuse("the client id is too long");
+    }
+    match record {
+        Some(record) if record.actor != identity.actor => {
+            refuse("the client id belongs to another actor")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses more operations than one request may carry (§6.1), and ids over their cap (OQ-32).
+pub(super) fn operations(commits: &[PushCommit], cap: usize) -> Result<(), RoundError> {
+    let operations: usize = commits.iter().map(|commit| commit.operations.len()).sum();
+    if operations > cap {
+        return Err(RoundError::new(
+            ErrorCode::TooManyOperations,
+            "the request has too many operations",
+        )
+        .with_details(serde_json::json!({ "operations": operations, "cap": cap })));
+    }
+    let long = |id: &str| id.len() > limits::ID_BYTES_MAX;
+    let too_long = commits.iter().any(|commit| {
+        long(&commit.client_commit_id)
+            || commit
+                .operations
+                .iter()
+                .any(|operation| long(&operation.row_id))
+    });
+    if too_long {
+        return Err(
+            RoundError::new(ErrorCode::InvalidRequest, "an id is too long")
+                .with_details(serde_json::json!({ "bytesMax": limits::ID_BYTES_MAX })),
+        );
+    }
+    Ok(())
+}
+
+/// Refuses a pull that accepts no rows or has a bad subscription.
+pub(super) fn pull(schema: &Schema, pull: &Pull) -> Result<(), RoundError> {
+    if !pull.header.accept.inline_rows() && !pull.header.accept.external_rows() {
+        return Err(RoundError::new(
+            ErrorCode::InvalidRequest,
+            "a pull must accept inline or external rows",
+        ));
+    }
+    if pull.subscriptions.len() > limits::SUBSCRIPTIONS_PER_REQUEST_MAX {
+        return Err(
+            RoundError::new(ErrorCode::InvalidRequest, "too many subscriptions").with_details(
+                serde_json::json!({ "subscriptionsMax": limits::SUBSCRIPTIONS_PER_REQUEST_MAX }),
+            ),
+        );
+    }
+    let mut ids = BTreeSet::new();
+    for subscription in &pull.subscriptions {
+        if !ids.insert(subscription.id.as_bytes()) {
+            return Err(RoundError::new(
+                ErrorCode::InvalidSubscription,
+                "a subscription id is used twice",
+            )
+            .with_details(serde_json::json!({ "subscription": &*subscription.id })));
+        }
+        let table = known_table(schema, &subscription.table)?;
+        scope::check_requested(schema.table(table), &subscription.scopes)?;
+        values(subscription)?;
+    }
+    Ok(())
+}
+
+/// Finds a subscription's table.
+pub(super) fn known_table(schema: &Schema, table: &str) -> Result<TableIndex, RoundError> {
+    schema.find(table).ok_or_else(|| {
+        RoundError::new(
+            ErrorCode::UnknownTable,
+            "a subscription names an unknown table",
+        )
+        .with_details(serde_json::json!({ "table": table }))
+    })
+}
+
+fn values(subscription: &Subscription) -> Result<(), RoundError> {
+    let values: usize = subscription
+        .scopes
+        .entries()
+        .iter()
+        .map(|entry| entry.values.len())
+        .sum();
+    if values <= limits::SCOPE_VALUES_PER_SUBSCRIPTION_MAX {
+        return Ok(());
+    }
+    Err(RoundError::new(
+        ErrorCode::InvalidRequest,
+        "a subscription has too many scope values",
+    )
+    .with_details(serde_json::json!({ "valuesMax": limits::SCOPE_VALUES_PER_SUBSCRIPTION_MAX })))
+}

@@ -43,6 +43,11 @@ pub enum DecodeErrorKind {
     Invalid(&'static str),
 }
 
+impl DecodeErrorKind {
+    /// A frame type that only the other message kind has.
+    pub(crate) const OTHER_KIND: &'static str = "frame type belongs to the other message kind";
+}
+
 /// A value that has no encoding.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]

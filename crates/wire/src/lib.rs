@@ -16,7 +16,10 @@ mod content;
 pub mod control;
 mod error;
 mod frame;
+mod frame_type;
+mod json;
 mod message;
+mod reader;
 mod rejection;
 pub mod render;
 mod request;
@@ -25,6 +28,7 @@ pub mod row;
 mod scanner;
 pub mod segment;
 mod version;
+mod writer;
 
 pub use blob_ref::BlobRef;
 pub use canonical::{canonical_scopes, scope_digest};
@@ -37,10 +41,10 @@ pub use frame::{
     RejectionDetail, RequestFrame, RequestHeader, ResponseFrame, ResponseHeader, RoundFailure,
     SegmentRef, SubEnd, SubStart, SubStatus, Subscription, UnknownFrame,
 };
-pub use message::Message;
+pub use message::{Message, put_end};
 pub use rejection::RejectionDetails;
 pub use request::{Pull, Request, RequestParts, begin_request, put_request_frame};
-pub use response::{Response, begin_response, put_end, put_response_frame};
+pub use response::{Response, begin_response, put_response_frame};
 pub use scanner::{Expect, MessageScanner, ScanError, Scanned};
 pub use segment::{RowsSegment, SegmentRow, SegmentWriter, check_rows_segment};
 pub use version::WireVersion;

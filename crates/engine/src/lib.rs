@@ -19,6 +19,8 @@ mod retention;
 mod round;
 mod scope;
 mod segments;
+#[cfg(test)]
+mod testing;
 
 pub use config::{EngineConfig, Retention};
 pub use engine::{Engine, EngineParts};

@@ -1,0 +1,398 @@
+//! The pull half: one section per subscription, in order (§4).
+//!
+//! A section is decided (`plan`, `bootstrap`), read, checked (`gate`), and only then written, one
+//! step at a time: a whole section of the log, or one snapshot page (`page`). Between two steps
+//! nothing is held of the store, so a slow client costs its buffer and nothing else.
+//!
+//! **Invariant:** SUB_START is written when the section's first data has been read and checked.
+//! An active section is never followed by news about its cursor.
+//!
+//! A subscription that has everything is answered from memory, without the store.
+
+mod bootstrap;
+mod gate;
+mod page;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use tidewater_model::{CommitSeq, ErrorCode, ScopeFilter};
+use tidewater_store::{ClientSubscription, Window, WindowRequest};
+use tidewater_wire::{
+    CommitWriter, PullHeader, ResponseFrame, SubEnd, SubStart, SubStatus, Subscription,
+    put_response_frame,
+};
+
+use self::{
+    bootstrap::{Next, Progress, ResumeToken},
+    page::Page,
+    plan::{Asked, Limits, Section},
+};
+use crate::{
+    RoundError,
+    round::{RoundContext, SectionPlan},
+};
+
+/// What a pull says about its client, when it has ended well (§4.5).
+pub(crate) struct PullOutcome {
+    /// The least cursor over the sections that ended active.
+    pub(crate) cursor: Option<CommitSeq>,
+    /// Every subscription of the request, in order.
+    pub(crate) subscriptions: Vec<ClientSubscription>,
+}
+
+/// A pull under way.
+pub(crate) struct PullRun {
+    context: Arc<RoundContext>,
+    header: PullHeader,
+    limits: Limits,
+    plans: std::vec::IntoIter<SectionPlan>,
+    /// The bootstrap whose pages are being sent.
+    open: Option<Bootstrap>,
+    outcome: PullOutcome,
+}
+
+/// A section that was decided to be active.
+struct ActiveSection {
+    subscription: Subscription,
+    table: tidewater_schema::TableIndex,
+    effective: ScopeFilter,
+}
+
+/// A bootstrap section between two pages.
+struct Bootstrap {
+    section: ActiveSection,
+    scope_digest: String,
+    pin: CommitSeq,
+    is_resumed: bool,
+    has_begun: bool,
+    progress: Progress,
+}
+
+impl PullRun {
+    pub(crate) fn new(
+        context: Arc<RoundContext>,
+        header: PullHeader,
+        plans: Vec<SectionPlan>,
+    ) -> Self {
+        let subscriptions = Vec::with_capacity(plans.len());
+        Self {
+            context,
+            header,
+            limits: Limits::of(&header),
+            plans: plans.into_iter(),
+            open: None,
+            outcome: PullOutcome {
+                cursor: None,
+                subscriptions,
+            },
+        }
+    }
+
+    /// Appends one whole step to `out` and tells whether there is more to come. After an error
+    /// nothing but an ERROR frame may follow.
+    pub(crate) async fn step(&mut self, out: &mut BytesMut) -> Result<bool, RoundError> {
+        let bootstrap = match self.open.take() {
+            Some(bootstrap) => Some(bootstrap),
+            None => match self.plans.next() {
+                Some(plan) => self.begin(plan, out).await?,
+                None => None,
+            },
+        };
+        if let Some(bootstrap) = bootstrap {
+            self.send_page(bootstrap, out).await?;
+        }
+        Ok(self.open.is_some() || self.plans.len() > 0)
+    }
+
+    /// What is to be remembered, after the last step.
+    pub(crate) fn into_outcome(self) -> PullOutcome {
+        self.outcome
+    }
+
+    /// Answers a subscription, or returns the bootstrap that its pages are to be sent of.
+    async fn begin(
+        &mut self,
+        plan: SectionPlan,
+        out: &mut BytesMut,
+    ) -> Result<Option<Bootstrap>, RoundError> {
+        let SectionPlan {
+            subscription,
+            table,
+            effective,
+        } = plan;
+        let asked = Asked {
+            active: effective.is_some(),
+            table: &subscription.table,
+            cursor: subscription.cursor,
+            resume_token: subscription.bootstrap_state.as_deref(),
+        };
+        let decided = plan::section(&asked, self.context.head, self.context.horizon);
+        let Some(effective) = effective else {
+            self.put_inactive(subscription, SubStatus::Revoked, out)?;
+            return Ok(None);
+        };
+        let section = ActiveSection {
+            subscription,
+            table,
+            effective,
+        };
+        match decided {
+            Section::Revoked | Section::Reset => {
+                self.put_inactive(section.subscription, SubStatus::Reset, out)?;
+                Ok(None)
+            }
+            Section::Incremental(after) => {
+                self.send_log(section, after, out).await?;
+                Ok(None)
+            }
+            Section::Bootstrap => {
+                let pin = self.choose_pin(&section).await?;
+                Ok(Some(self.bootstrap(section, pin, None)))
+            }
+            Section::Resume(token) => Ok(Some(self.bootstrap(section, token.pin, Some(token)))),
+        }
+    }
+
+    fn bootstrap(
+        &self,
+        section: ActiveSection,
+        pin: CommitSeq,
+        token: Option<ResumeToken>,
+    ) -> Bootstrap {
+        let is_resumed = token.is_some();
+        let row_cursor = token.and_then(|token| token.row_cursor);
+        Bootstrap {
+            scope_digest: tidewater_wire::scope_digest(&section.effective),
+            section,
+            pin,
+            is_resumed,
+            has_begun: false,
+            progress: Progress::new(row_cursor, self.limits.pages),
+        }
+    }
+
+    /// The pin of a new bootstrap (§4.7).
+    async fn choose_pin(&self, section: &ActiveSection) -> Result<CommitSeq, RoundError> {
+        let RoundContext { head, horizon, .. } = *self.context;
+        let table = self.context.engine.schema().table(section.table);
+        let image_eligible = self.header.accept.images() && !table.has_encrypted_column();
+        if !image_eligible || horizon.seq() >= head {
+            return Ok(head);
+        }
+        let first = &section.effective.entries()[0];
+        let partition = &self.context.identity.partition;
+        let newest_change = self
+            .context
+            .engine
+            .store()
+            .newest_change(partition, section.table, &first.variable, &first.values)
+            .await?;
+        Ok(bootstrap::scope_pin(newest_change, head, horizon))
+    }
+
+    /// Sends the log after a place (§4.5).
+    async fn send_log(
+        &mut self,
+        section: ActiveSection,
+        after: CommitSeq,
+        out: &mut BytesMut,
+    ) -> Result<(), RoundError> {
+        let head = self.context.head;
+        let window = if after < head {
+            Some(self.read_window(&section, after).await?)
+        } else {
+            None
+        };
+        if window
+            .as_ref()
+            .is_some_and(|window| window.gate.horizon.seq() > after)
+        {
+            return self.put_inactive(section.subscription, SubStatus::Reset, out);
+        }
+        put_active_start(&self.context, &section, false, out)?;
+        let mut next_cursor = head;
+        if let Some(window) = &window {
+            put_commits(window, &section.subscription.table, out)?;
+            if !window.exhausted {
+                next_cursor = window.last_commit_seq().unwrap_or(after);
+            }
+        }
+        self.put_active_end(section.subscription, next_cursor, None, out)
+    }
+
+    async fn read_window(
+        &self,
+        section: &ActiveSection,
+        after: CommitSeq,
+    ) -> Result<Window, RoundError> {
+        let engine = &self.context.engine;
+        let request = WindowRequest {
+            partition: self.context.identity.partition.clone(),
+            table: section.table,
+            filter: section.effective.clone(),
+            after,
+            through: self.context.head,
+            changes_max: self.limits.changes,
+            bytes_max: engine.parts.config.section_bytes_max,
+        };
+        let window = engine.store().read_window(request).await?;
+        gate::admit(&self.context, &window.gate).await?;
+        Ok(window)
+    }
+
+    /// Sends the next page of a bootstrap, with what comes before the first and after the last.
+    async fn send_page(
+        &mut self,
+        mut bootstrap: Bootstrap,
+        out: &mut BytesMut,
+    ) -> Result<(), RoundError> {
+        let Some(page) = self.load_page(&mut bootstrap).await? else {
+            return self.put_inactive(bootstrap.section.subscription, SubStatus::Reset, out);
+        };
+        if !bootstrap.has_begun {
+            put_active_start(&self.context, &bootstrap.section, true, out)?;
+            bootstrap.has_begun = true;
+        }
+        let next_row_cursor = page.next_row_cursor.clone();
+        put(&self.context, page.into_frame(&bootstrap), out)?;
+        let token = match bootstrap.progress.pass_page(next_row_cursor) {
+            Next::Page => {
+                self.open = Some(bootstrap);
+                return Ok(());
+            }
+            Next::Paused => {
+                let row_cursor = bootstrap.progress.row_cursor;
+                let token = ResumeToken {
+                    pin: bootstrap.pin,
+                    row_cursor,
+                };
+                Some(token.format(&bootstrap.section.subscription.table))
+            }
+            Next::Complete => None,
+        };
+        self.put_active_end(bootstrap.section.subscription, bootstrap.pin, token, out)
+    }
+
+    /// Reads the next page, or finds it; `None` when the bootstrap must start over.
+    async fn load_page(&self, bootstrap: &mut Bootstrap) -> Result<Option<Page>, RoundError> {
+        let request = page::PageRequest {
+            context: &self.context,
+            accept: self.header.accept,
+            rows_max: self.limits.rows,
+            table: bootstrap.section.table,
+            row_cursor: bootstrap.progress.row_cursor.as_deref(),
+        };
+        if let Some(found) = page::find(&request, &bootstrap.scope_digest, bootstrap.pin) {
+            return Ok(Some(found));
+        }
+        let rows = page::scan(&request, &bootstrap.section.effective).await?;
+        gate::admit(&self.context, &rows.gate).await?;
+        if !bootstrap.has_begun {
+            let horizon = rows.gate.horizon;
+            match bootstrap::settle_pin(bootstrap.pin, bootstrap.is_resumed, horizon) {
+                Some(pin) => bootstrap.pin = pin,
+                None => return Ok(None),
+            }
+        }
+        let key = request.key(&bootstrap.scope_digest, bootstrap.pin);
+        page::build(&request, key, rows).await.map(Some)
+    }
+
+    /// A whole section that delivers nothing: the cursor comes back as it was sent.
+    fn put_inactive(
+        &mut self,
+        subscription: Subscription,
+        status: SubStatus,
+        out: &mut BytesMut,
+    ) -> Result<(), RoundError> {
+        let reason = match status {
+            SubStatus::Revoked => ErrorCode::ScopeRevoked,
+            SubStatus::Reset | SubStatus::Active => ErrorCode::CursorExpired,
+        };
+        let start = SubStart {
+            id: subscription.id.clone(),
+            status,
+            reason_code: reason.as_str().into(),
+            effective_scopes: ScopeFilter::default(),
+            bootstrap: false,
+        };
+        let end = SubEnd {
+            next_cursor: subscription.cursor,
+            bootstrap_state: None,
+        };
+        put(&self.context, ResponseFrame::SubStart(start), out)?;
+        put(&self.context, ResponseFrame::SubEnd(end), out)?;
+        self.remember(subscription, false);
+        Ok(())
+    }
+
+    fn put_active_end(
+        &mut self,
+        subscription: Subscription,
+        next_cursor: CommitSeq,
+        token: Option<String>,
+        out: &mut BytesMut,
+    ) -> Result<(), RoundError> {
+        let complete = token.is_none();
+        let end = SubEnd {
+            next_cursor: next_cursor.to_i64(),
+            bootstrap_state: token.map(Into::into),
+        };
+        put(&self.context, ResponseFrame::SubEnd(end), out)?;
+        let cursor = &mut self.outcome.cursor;
+        *cursor = Some(cursor.map_or(next_cursor, |least| least.min(next_cursor)));
+        self.remember(subscription, complete);
+        Ok(())
+    }
+
+    fn remember(&mut self, subscription: Subscription, complete: bool) {
+        self.outcome.subscriptions.push(ClientSubscription {
+            id: subscription.id.into(),
+            table: subscription.table.into(),
+            scopes: subscription.scopes,
+            complete: Some(complete),
+            schema_version: Some(self.context.schema_version),
+        });
+    }
+}
+
+fn put_active_start(
+    context: &RoundContext,
+    section: &ActiveSection,
+    bootstrap: bool,
+    out: &mut BytesMut,
+) -> Result<(), RoundError> {
+    let start = SubStart {
+        id: section.subscription.id.clone(),
+        status: SubStatus::Active,
+        reason_code: "".into(),
+        effective_scopes: section.effective.clone(),
+        bootstrap,
+    };
+    put(context, ResponseFrame::SubStart(start), out)
+}
+
+/// Copies the stored bytes of each change into a COMMIT frame.
+fn put_commits(window: &Window, table: &str, out: &mut BytesMut) -> Result<(), RoundError> {
+    for commit in window.commits() {
+        let seq = commit.commit_seq().to_i64();
+        let mut frame =
+            CommitWriter::begin(out, seq, commit.created_at_ms(), commit.actor(), table);
+        for change in commit.changes() {
+            frame.change(change.row_id, change.row, change.scopes);
+        }
+        frame
+            .finish()
+            .map_err(|error| RoundError::internal(&error, "encode a commit"))?;
+    }
+    Ok(())
+}
+
+fn put(context: &RoundContext, frame: ResponseFrame, out: &mut BytesMut) -> Result<(), RoundError> {
+    put_response_frame(&frame, context.version, out)
+        .map_err(|error| RoundError::internal(&error, "encode a section"))
+}

@@ -1,0 +1,224 @@
+//! Snapshot pages: found, or read and encoded (§5.2, §5.7).
+//!
+//! A page is a rows segment made by copying stored rows. What goes outside of the response is
+//! published under its content address for whoever may see the same rows.
+//!
+//! **A published page stands in for one that would be read now** when it was made for the same
+//! rows of the same log at the same pin. Both show every row as of some place at or after that
+//! pin, and the client replays everything after the pin, so it ends with the same rows. A new
+//! bootstrap takes a pin at or after the newest change of its scope; an equal pin therefore even
+//! means equal rows.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use bytestring::ByteString;
+use tidewater_model::{CommitSeq, ScopeFilter};
+use tidewater_objects::{
+    FoundSegment, MemorySegments, PageSize, PublicationContext, SegmentError, SegmentKey,
+    SegmentRecord,
+};
+use tidewater_schema::{Table, TableIndex};
+use tidewater_store::{RowPage, RowScan};
+use tidewater_wire::{Accept, MediaType, ResponseFrame, SegmentRef, SegmentWriter};
+
+use super::{Bootstrap, bootstrap::Delivery};
+use crate::{RoundError, round::RoundContext};
+
+/// From this size on, encoding and hashing a page takes long enough to keep other rounds waiting
+/// and is done on a thread of its own.
+const BLOCKING_BYTES_MIN: usize = 256 * 1024;
+
+/// Asks for one page.
+pub(super) struct PageRequest<'a> {
+    pub(super) context: &'a RoundContext,
+    pub(super) accept: Accept,
+    pub(super) rows_max: usize,
+    pub(super) table: TableIndex,
+    /// Exclusive start; `None` at the first row.
+    pub(super) row_cursor: Option<&'a str>,
+}
+
+/// A page, ready to be sent.
+pub(super) struct Page {
+    /// Its last row, if others follow.
+    pub(super) next_row_cursor: Option<String>,
+    content: Content,
+}
+
+enum Content {
+    Inline(Bytes),
+    External(Arc<SegmentRecord>),
+}
+
+impl PageRequest<'_> {
+    /// What the page is published under.
+    pub(super) fn key(&self, scope_digest: &str, pin: CommitSeq) -> SegmentKey {
+        SegmentKey {
+            partition: self.context.identity.partition.clone(),
+            log_epoch: self.context.log_epoch.clone(),
+            table: self.table().name.clone(),
+            schema_version: self.context.schema_version,
+            media_type: MediaType::Rows,
+            scope_digest: scope_digest.to_owned(),
+            as_of: pin,
+        }
+    }
+
+    fn table(&self) -> &Arc<Table> {
+        self.context.engine.schema().table(self.table)
+    }
+
+    fn delivery(&self, byte_len: usize) -> Delivery {
+        let inline_bytes_max = self.context.engine.parts.config.inline_segment_bytes_max;
+        Delivery::of(self.accept, byte_len, inline_bytes_max)
+    }
+}
+
+/// Finds a published page.
+pub(super) fn find(request: &PageRequest<'_>, scope_digest: &str, pin: CommitSeq) -> Option<Page> {
+    // What such a client gets is never published.
+    if !request.accept.external_rows() {
+        return None;
+    }
+    let parts = &request.context.engine.parts;
+    let size = PageSize {
+        rows_max: u64::try_from(request.rows_max).unwrap_or(u64::MAX),
+        // The bound counts other bytes than the segment holds, so it is only nearly reached.
+        full_bytes: parts.config.section_bytes_max / 2,
+    };
+    let key = request.key(scope_digest, pin);
+    let now_ms = parts.clock.now_ms();
+    let FoundSegment { record, context } =
+        parts
+            .segments
+            .find_page(&key, request.row_cursor, size, now_ms)?;
+    let content = match request.delivery(record.byte_length) {
+        Delivery::External => Content::External(record),
+        // It was published for a client that takes no inline pages.
+        Delivery::Inline => Content::Inline(parts.segments.bytes(record.id.as_str())?),
+    };
+    Some(Page {
+        next_row_cursor: context.next_row_cursor.clone(),
+        content,
+    })
+}
+
+/// Reads the rows of a page.
+pub(super) async fn scan(
+    request: &PageRequest<'_>,
+    effective: &ScopeFilter,
+) -> Result<RowPage, RoundError> {
+    let engine = &request.context.engine;
+    let scan = RowScan {
+        partition: request.context.identity.partition.clone(),
+        table: request.table,
+        filter: effective.clone(),
+        after: request.row_cursor.map(str::to_owned),
+        rows_max: request.rows_max,
+        bytes_max: engine.parts.config.section_bytes_max,
+    };
+    Ok(engine.store().scan_rows(scan).await?)
+}
+
+/// Encodes a page and publishes it if it does not go inline.
+pub(super) async fn build(
+    request: &PageRequest<'_>,
+    key: SegmentKey,
+    rows: RowPage,
+) -> Result<Page, RoundError> {
+    let builder = Builder {
+        table: Arc::clone(request.table()),
+        segments: Arc::clone(&request.context.engine.parts.segments),
+        accept: request.accept,
+        inline_bytes_max: request.context.engine.parts.config.inline_segment_bytes_max,
+        key,
+        row_cursor: request.row_cursor.map(str::to_owned),
+        now_ms: request.context.engine.parts.clock.now_ms(),
+    };
+    let built = if rows.byte_count() < BLOCKING_BYTES_MIN {
+        builder.build(&rows)
+    } else {
+        tokio::task::spawn_blocking(move || builder.build(&rows))
+            .await
+            .map_err(|error| RoundError::internal(&error, "encode a page"))?
+    };
+    built.map_err(|error| RoundError::internal(&error, "publish a page"))
+}
+
+/// Everything that encoding needs, without a loan.
+struct Builder {
+    table: Arc<Table>,
+    segments: Arc<MemorySegments>,
+    accept: Accept,
+    inline_bytes_max: usize,
+    key: SegmentKey,
+    row_cursor: Option<String>,
+    now_ms: i64,
+}
+
+impl Builder {
+    fn build(self, rows: &RowPage) -> Result<Page, SegmentError> {
+        let next_row_cursor = rows
+            .has_more
+            .then(|| rows.rows().next_back().map(|row| row.row_id.to_owned()))
+            .flatten();
+        let (row_count, bytes) = self.encode(rows);
+        let content = match Delivery::of(self.accept, bytes.len(), self.inline_bytes_max) {
+            Delivery::Inline => Content::Inline(bytes),
+            Delivery::External => {
+                let context = PublicationContext {
+                    key: self.key,
+                    row_cursor: self.row_cursor,
+                    next_row_cursor: next_row_cursor.clone(),
+                };
+                let record = self
+                    .segments
+                    .publish(context, row_count, bytes, self.now_ms)?;
+                Content::External(record)
+            }
+        };
+        Ok(Page {
+            next_row_cursor,
+            content,
+        })
+    }
+
+    fn encode(&self, rows: &RowPage) -> (u64, Bytes) {
+        let mut writer = SegmentWriter::new(
+            &self.table.name,
+            self.key.schema_version,
+            &self.table.columns,
+        );
+        for row in rows.rows() {
+            writer.push(row.row_version, row.payload);
+        }
+        (writer.row_count(), writer.finish().into())
+    }
+}
+
+impl Page {
+    /// The frame that delivers the page.
+    pub(super) fn into_frame(self, bootstrap: &Bootstrap) -> ResponseFrame {
+        let record = match self.content {
+            Content::Inline(bytes) => return ResponseFrame::SegmentInline(bytes),
+            Content::External(record) => record,
+        };
+        ResponseFrame::SegmentRef(SegmentRef {
+            segment_id: record.id.as_str().into(),
+            media_type: MediaType::Rows,
+            table: bootstrap.section.subscription.table.clone(),
+            byte_length: i64::try_from(record.byte_length).expect("a segment fits in memory"),
+            row_count: i64::try_from(record.row_count).expect("a page has few rows"),
+            as_of_commit_seq: bootstrap.pin.to_i64(),
+            scope_digest: bootstrap.scope_digest.as_str().into(),
+            row_cursor: bootstrap
+                .progress
+                .row_cursor
+                .as_deref()
+                .map(ByteString::from),
+            next_row_cursor: self.next_row_cursor.map(Into::into),
+            url: None,
+        })
+    }
+}

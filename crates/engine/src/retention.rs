@@ -1,0 +1,262 @@
+//! How far the log may be pruned, and the upkeep that runs by itself (§4.6).
+//!
+//! [`horizon`] is pure. [`prune`] flushes gathered activity before it reads, because a client
+//! whose cursor went down a moment ago must hold the horizon back too, and hands the epoch it
+//! read to the store, which refuses if the log was replaced meanwhile.
+//!
+//! **Invariant:** maintenance outlives every failure. A pass that fails is logged and the next
+//! one runs as if nothing had happened.
+
+use std::sync::Arc;
+
+use tidewater_model::{CommitSeq, HorizonSeq, PartitionId};
+use tidewater_store::{Pruned, RetentionInputs, StorageCode, StoreError, StoreErrorKind};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::{Engine, Retention, RoundError};
+
+/// Where the horizon may go. It never falls.
+///
+/// A client seen lately holds it back, unless what it waits for is too old; the newest commits
+/// stay whatever else is true.
+pub(crate) fn horizon(inputs: &RetentionInputs, retention: Retention) -> HorizonSeq {
+    let retained = inputs
+        .gate
+        .head
+        .get()
+        .saturating_sub(retention.retained_commits);
+    let retained = CommitSeq::new(retained).expect("below a place in the log");
+    let wanted = match inputs.oldest_cursor {
+        Some(cursor) => cursor.max(inputs.newest_before),
+        None => retained,
+    };
+    inputs
+        .gate
+        .horizon
+        .max(HorizonSeq::at(wanted.min(retained)))
+}
+
+/// Prunes one partition. Runs even when the horizon stays: that finishes a delete which was
+/// interrupted.
+pub(crate) async fn prune(
+    engine: &Engine,
+    partition: &PartitionId,
+    retention: Retention,
+) -> Result<Pruned, RoundError> {
+    engine.flush_activity().await?;
+    let plan = plan(engine, partition, retention).await?;
+    Ok(apply(engine, partition, &plan).await?)
+}
+
+/// Flushes activity and prunes, each in its own interval, until it is dropped.
+pub(crate) async fn run_maintenance(engine: &Arc<Engine>) {
+    tokio::join!(flush_forever(engine), prune_forever(engine));
+}
+
+struct Plan {
+    inputs: RetentionInputs,
+    horizon: HorizonSeq,
+}
+
+impl Plan {
+    fn moves(&self) -> bool {
+        self.horizon > self.inputs.gate.horizon
+    }
+}
+
+async fn plan(
+    engine: &Engine,
+    partition: &PartitionId,
+    retention: Retention,
+) -> Result<Plan, StoreError> {
+    let now_ms = engine.parts.clock.now_ms();
+    let seen_since_ms = now_ms.saturating_sub(retention.active_window_ms);
+    let aged_before_ms = now_ms.saturating_sub(retention.forced_age_ms);
+    let inputs = engine
+        .store()
+        .retention_inputs(partition, seen_since_ms, aged_before_ms)
+        .await?;
+    let horizon = horizon(&inputs, retention);
+    Ok(Plan { inputs, horizon })
+}
+
+async fn apply(
+    engine: &Engine,
+    partition: &PartitionId,
+    plan: &Plan,
+) -> Result<Pruned, StoreError> {
+    let Some(epoch) = &plan.inputs.gate.log_epoch else {
+        return Err(StoreError::refused(
+            StorageCode::PartitionUnregistered,
+            "prune",
+            "the partition was never named by authentication",
+        ));
+    };
+    let pruned = engine.store().prune(partition, epoch, plan.horizon).await?;
+    engine.partitions.advance_horizon(partition, pruned.horizon);
+    Ok(pruned)
+}
+
+async fn flush_forever(engine: &Engine) {
+    let mut ticks = interval(engine.parts.config.activity_interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut failing = false;
+    loop {
+        ticks.tick().await;
+        match engine.flush_activity().await {
+            Ok(()) => failing = false,
+            // Once, not every second for as long as the database is away.
+            Err(_) if failing => {}
+            Err(error) => {
+                failing = true;
+                tracing::warn!(%error, "gathered activity could not be written, trying on");
+            }
+        }
+    }
+}
+
+async fn prune_forever(engine: &Engine) {
+    let mut ticks = interval(engine.parts.config.prune_interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut is_first = true;
+    loop {
+        ticks.tick().await;
+        // Deletes that an earlier process did not finish are finished once.
+        match prune_all(engine, is_first).await {
+            Ok(()) => is_first = false,
+            Err(error) => tracing::warn!(%error, "pruning failed, trying again later"),
+        }
+    }
+}
+
+/// Partitions read from the registry at once.
+const PARTITIONS_PER_PAGE: usize = 256;
+
+/// Prunes every registered partition. One that fails does not keep the others from their turn;
+/// the first failure is returned.
+async fn prune_all(engine: &Engine, is_first: bool) -> Result<(), StoreError> {
+    engine.flush_activity().await?;
+    let mut outcome = Ok(());
+    let mut after: Option<PartitionId> = None;
+    loop {
+        let page = engine
+            .store()
+            .list_partitions(after.as_ref(), PARTITIONS_PER_PAGE)
+            .await?;
+        let Some(last) = page.last() else {
+            return outcome;
+        };
+        let next = last.partition.clone();
+        for record in &page {
+            if let Err(error) = prune_one(engine, &record.partition, is_first).await {
+                outcome = outcome.and(Err(error));
+            }
+        }
+        after = Some(next);
+    }
+}
+
+/// Writes nothing when the horizon stays, except on the first pass.
+async fn prune_one(
+    engine: &Engine,
+    partition: &PartitionId,
+    is_first: bool,
+) -> Result<(), StoreError> {
+    let plan = plan(engine, partition, engine.parts.config.retention).await?;
+    if !is_first && !plan.moves() {
+        return Ok(());
+    }
+    match apply(engine, partition, &plan).await {
+        Ok(pruned) => {
+            tracing::debug!(%partition, horizon = %pruned.horizon,
+                removed = pruned.removed_commits, "pruned");
+            Ok(())
+        }
+        // The log was replaced between reading and pruning: the next pass reads the new one.
+        Err(error) if error.kind == StoreErrorKind::Refused(StorageCode::PruneEpochMismatch) => {
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidewater_model::LogEpoch;
+    use tidewater_store::Gate;
+
+    use super::*;
+
+    fn seq(raw: u64) -> CommitSeq {
+        CommitSeq::new(raw).unwrap()
+    }
+
+    /// Head 5,000, current horizon 100, 1,000 commits retained.
+    #[track_caller]
+    fn check(oldest_cursor: Option<u64>, newest_before: u64, expected: u64) {
+        check_log((5_000, 100), oldest_cursor, newest_before, expected);
+    }
+
+    #[track_caller]
+    fn check_log(
+        (head, current): (u64, u64),
+        oldest_cursor: Option<u64>,
+        newest_before: u64,
+        expected: u64,
+    ) {
+        let gate = Gate {
+            log_epoch: Some(LogEpoch::new("e")),
+            schema_version: 1,
+            head: seq(head),
+            horizon: HorizonSeq::at(seq(current)),
+        };
+        let oldest_cursor = oldest_cursor.map(seq);
+        let inputs = RetentionInputs {
+            gate,
+            oldest_cursor,
+            newest_before: seq(newest_before),
+        };
+        let retention = Retention {
+            retained_commits: 1_000,
+            ..Retention::default()
+        };
+        assert_eq!(horizon(&inputs, retention), HorizonSeq::at(seq(expected)));
+    }
+
+    #[test]
+    fn an_active_client_holds_the_horizon_at_its_cursor() {
+        check(Some(2_500), 0, 2_500);
+        check(Some(0), 0, 100);
+    }
+
+    #[test]
+    fn without_active_clients_only_the_newest_commits_are_kept() {
+        check(None, 0, 4_000);
+        check(None, 4_900, 4_000);
+    }
+
+    #[test]
+    fn what_is_too_old_goes_whoever_waits_for_it() {
+        check(Some(500), 3_000, 3_000);
+        check(Some(3_000), 500, 3_000);
+    }
+
+    #[test]
+    fn the_newest_commits_are_kept_even_when_all_clients_have_them_or_they_are_old() {
+        check(Some(5_000), 0, 4_000);
+        check(Some(0), 5_000, 4_000);
+    }
+
+    #[test]
+    fn the_horizon_never_falls() {
+        check(Some(50), 0, 100);
+        check_log((5_000, 4_500), None, 0, 4_500);
+    }
+
+    #[test]
+    fn a_short_log_is_kept_whole() {
+        check_log((0, 0), None, 0, 0);
+        check_log((999, 0), None, 999, 0);
+        check_log((1_001, 0), None, 0, 1);
+    }
+}

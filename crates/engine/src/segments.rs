@@ -1,0 +1,292 @@
+//! Who may download a segment (§5.5).
+//!
+//! The address of a segment is no capability: whoever has seen one in a response may have lost
+//! its scopes since. A download is granted to an actor whose *effective scopes, computed now*,
+//! are those that the segment was published for, in this partition and in the live log epoch.
+//!
+//! **Invariant:** every check is made on every request, in the order below, and no byte of the
+//! segment is loaded before the last one has passed.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use tidewater_model::{AllowedScopes, ErrorCode, LogEpoch, PartitionId, ScopeFilter, ScopeValues};
+use tidewater_objects::{Publication, SegmentRecord};
+use tidewater_schema::Table;
+use tidewater_wire::{MediaType, is_content_address, scope_digest};
+
+use crate::{Engine, Identity, ResolveError, ResolveRequest, RoundError, scope};
+
+/// A segment that the actor may have.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SegmentGrant {
+    /// Its content address; also its entity tag.
+    pub segment_id: String,
+    /// What the bytes are.
+    pub media_type: MediaType,
+    /// The uncompressed segment.
+    pub bytes: Bytes,
+}
+
+/// Authorizes a download for the scopes it is asked for, a JSON object of string lists.
+pub(crate) async fn authorize(
+    engine: &Arc<Engine>,
+    identity: &Identity,
+    segment_id: &str,
+    requested: &str,
+) -> Result<SegmentGrant, RoundError> {
+    let segments = &engine.parts.segments;
+    let state = engine.partitions.touch(engine, &identity.partition).await?;
+    if !is_content_address(segment_id) {
+        return Err(not_found());
+    }
+    let record = segments.record(segment_id).ok_or_else(not_found)?;
+    let published = publications(&record, &identity.partition, &state.log_epoch);
+    let now_ms = engine.parts.clock.now_ms();
+    let first = check_unexpired(&published, now_ms)?;
+    let media_type = first.context.key.media_type;
+    let table = served_table(engine, &first.context.key.table)?;
+
+    let requested = parse_requested(requested)?;
+    scope::check_requested(table, &requested)?;
+    let allowed = resolve(engine, identity).await?;
+    let effective = scope::effective(&requested, &allowed).ok_or_else(forbidden)?;
+    check_digest(&published, &scope_digest(&effective), now_ms)?;
+
+    let bytes = segments.bytes(segment_id).ok_or_else(not_found)?;
+    Ok(SegmentGrant {
+        segment_id: segment_id.to_owned(),
+        media_type,
+        bytes,
+    })
+}
+
+/// The publications that count. Those of another partition or timeline do not exist here.
+fn publications<'a>(
+    record: &'a SegmentRecord,
+    partition: &PartitionId,
+    log_epoch: &LogEpoch,
+) -> Vec<&'a Publication> {
+    let counts = |publication: &&Publication| {
+        let key = &publication.context.key;
+        key.partition == *partition && key.log_epoch == *log_epoch
+    };
+    record.publications.iter().filter(counts).collect()
+}
+
+/// Finds one that has not ended.
+fn check_unexpired<'a>(
+    published: &[&'a Publication],
+    now_ms: i64,
+) -> Result<&'a Publication, RoundError> {
+    if published.is_empty() {
+        return Err(not_found());
+    }
+    published
+        .iter()
+        .copied()
+        .find(|publication| !publication.is_expired(now_ms))
+        .ok_or_else(expired)
+}
+
+/// Whether the segment was published for these effective scopes.
+fn check_digest(published: &[&Publication], digest: &str, now_ms: i64) -> Result<(), RoundError> {
+    let mut matching = published
+        .iter()
+        .filter(|publication| publication.context.key.scope_digest == digest)
+        .peekable();
+    if matching.peek().is_none() {
+        return Err(forbidden());
+    }
+    if matching.all(|publication| publication.is_expired(now_ms)) {
+        return Err(expired());
+    }
+    Ok(())
+}
+
+fn served_table<'a>(engine: &'a Engine, name: &str) -> Result<&'a Arc<Table>, RoundError> {
+    let schema = engine.schema();
+    schema
+        .find(name)
+        .map(|index| schema.table(index))
+        .ok_or_else(not_found)
+}
+
+fn parse_requested(text: &str) -> Result<ScopeFilter, RoundError> {
+    let invalid = || {
+        RoundError::new(
+            ErrorCode::InvalidRequest,
+            "the requested scopes must be a JSON object of string lists",
+        )
+    };
+    let lists: BTreeMap<String, Vec<String>> = serde_json::from_str(text).map_err(|_| invalid())?;
+    let entries = lists
+        .into_iter()
+        .map(|(variable, values)| ScopeValues { variable, values })
+        .collect();
+    ScopeFilter::new(entries).ok_or_else(invalid)
+}
+
+/// Only a live answer of the resolver authorizes a download: leases never do (§7.3).
+async fn resolve(engine: &Engine, identity: &Identity) -> Result<AllowedScopes, RoundError> {
+    let request = ResolveRequest {
+        identity,
+        client_id: None,
+    };
+    let answer = engine.parts.resolver.resolve(request);
+    match tokio::time::timeout(engine.parts.config.resolver_timeout, answer).await {
+        Ok(Ok(allowed)) => {
+            scope::check_allowed(engine.schema(), &allowed)?;
+            Ok(allowed)
+        }
+        Ok(Err(error @ (ResolveError::Failed(_) | ResolveError::Outage(_)))) => {
+            tracing::warn!(partition = %identity.partition, %error, "download denied");
+            Err(forbidden())
+        }
+        Ok(Err(ResolveError::Code(code))) => {
+            Err(RoundError::new(code, "the host refused the request"))
+        }
+        Err(elapsed) => Err(RoundError::internal(&elapsed, "resolve scopes")),
+    }
+}
+
+fn not_found() -> RoundError {
+    RoundError::new(ErrorCode::NotFound, "there is no such segment")
+}
+
+fn expired() -> RoundError {
+    RoundError::new(ErrorCode::SegmentExpired, "the segment has expired")
+}
+
+fn forbidden() -> RoundError {
+    RoundError::new(ErrorCode::Forbidden, "the segment is not for these scopes")
+}
+
+#[cfg(test)]
+mod tests {
+    use tidewater_model::CommitSeq;
+    use tidewater_objects::{PublicationContext, SegmentId, SegmentKey};
+
+    use super::*;
+
+    fn publication(partition: &str, epoch: &str, digest: &str, expires_at_ms: i64) -> Publication {
+        let key = SegmentKey {
+            partition: PartitionId::new(partition),
+            log_epoch: LogEpoch::new(epoch),
+            table: "notes".to_owned(),
+            schema_version: 1,
+            media_type: MediaType::Rows,
+            scope_digest: digest.to_owned(),
+            as_of: CommitSeq::START,
+        };
+        let context = PublicationContext {
+            key,
+            row_cursor: None,
+            next_row_cursor: None,
+        };
+        Publication {
+            context: Arc::new(context),
+            created_at_ms: 0,
+            expires_at_ms,
+        }
+    }
+
+    /// The actor is of partition `p` in epoch `e`, has the digest `d`, and it is 100.
+    #[track_caller]
+    fn check(list: &[(&str, &str, &str, i64)], expected: Result<(), ErrorCode>) {
+        let publications = list
+            .iter()
+            .map(|&(partition, epoch, digest, at_ms)| publication(partition, epoch, digest, at_ms))
+            .collect();
+        let record = SegmentRecord {
+            id: SegmentId::new("x"),
+            byte_length: 0,
+            row_count: 0,
+            publications,
+        };
+        let published = super::publications(&record, &PartitionId::new("p"), &LogEpoch::new("e"));
+        let verdict = check_unexpired(&published, 100)
+            .and_then(|_| check_digest(&published, "d", 100))
+            .map_err(|error| error.code);
+        assert_eq!(verdict, expected);
+    }
+
+    #[test]
+    fn a_publication_for_the_actors_scopes_authorizes() {
+        check(&[("p", "e", "d", 101)], Ok(()));
+        check(
+            &[
+                ("p", "e", "x", 101),
+                ("p", "e", "d", 50),
+                ("p", "e", "d", 200),
+            ],
+            Ok(()),
+        );
+    }
+
+    #[test]
+    fn another_partition_or_timeline_does_not_exist() {
+        check(
+            &[("q", "e", "d", 101), ("p", "old", "d", 101)],
+            Err(ErrorCode::NotFound),
+        );
+    }
+
+    #[test]
+    fn a_publication_ends_at_the_millisecond_of_its_expiry() {
+        check(&[("p", "e", "d", 100)], Err(ErrorCode::SegmentExpired));
+        check(&[("p", "e", "x", 99)], Err(ErrorCode::SegmentExpired));
+    }
+
+    #[test]
+    fn other_scopes_are_forbidden_and_expired_ones_are_expired() {
+        check(&[("p", "e", "x", 101)], Err(ErrorCode::Forbidden));
+        check(
+            &[("p", "e", "x", 101), ("p", "e", "d", 100)],
+            Err(ErrorCode::SegmentExpired),
+        );
+        // Being published to someone else does not help.
+        check(
+            &[("p", "e", "x", 101), ("q", "e", "d", 101)],
+            Err(ErrorCode::Forbidden),
+        );
+    }
+
+    #[track_caller]
+    fn check_text(text: &str, expected: Option<&[(&str, &[&str])]>) {
+        let parsed = parse_requested(text).ok();
+        let expected = expected.map(|entries| {
+            let entries = entries
+                .iter()
+                .map(|&(variable, values)| ScopeValues {
+                    variable: variable.to_owned(),
+                    values: values.iter().map(|&value| value.to_owned()).collect(),
+                })
+                .collect();
+            ScopeFilter::new(entries).unwrap()
+        });
+        assert_eq!(parsed, expected, "{text}");
+    }
+
+    #[test]
+    fn requested_scopes_are_read_leniently() {
+        check_text("{}", Some(&[]));
+        check_text(
+            r#" { "b" : ["2","1"], "a":[] } "#,
+            Some(&[("a", &[]), ("b", &["2", "1"])]),
+        );
+        check_text(r#"{"a":["1"],"a":["2"]}"#, Some(&[("a", &["2"])]));
+        for text in [
+            "",
+            "[]",
+            "null",
+            r#"{"a":"1"}"#,
+            r#"{"a":[1]}"#,
+            r#"{"a":null}"#,
+            "{} x",
+        ] {
+            check_text(text, None);
+        }
+        check_text(&format!("{{\"a\":{}", "[".repeat(10_000)), None);
+    }
+}

@@ -1,0 +1,196 @@
+//! A store that counts its reads of rows and log, and lets a test act in front of one.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
+use tidewater_schema::{Schema, TableIndex};
+use tidewater_store::{
+    ActivityBatch, ClientRecord, LoadRequest, Loaded, MemoryStore, PartitionRecord, PartitionTouch,
+    Pruned, PushKey, RetentionInputs, RowPage, RowScan, Store, StoreError, StoreErrorKind,
+    StoredResult, Window, WindowRequest, WriteLanes, WriteTxn,
+};
+
+type Act = Box<dyn FnOnce(MemoryStore) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
+
+/// The memory store behind a probe.
+#[derive(Default)]
+pub(crate) struct ProbedStore {
+    inner: MemoryStore,
+    reads: AtomicU64,
+    writes_fail: AtomicU64,
+    act: Mutex<Option<Act>>,
+}
+
+impl ProbedStore {
+    /// The store itself: what another process would use.
+    pub(crate) fn behind(&self) -> &MemoryStore {
+        &self.inner
+    }
+
+    /// Reads of log, rows and scope index so far.
+    pub(crate) fn reads(&self) -> u64 {
+        self.reads.load(Ordering::SeqCst)
+    }
+
+    /// Does this once, directly before the next read of log or rows.
+    pub(crate) fn before_next_read<F>(&self, act: impl FnOnce(MemoryStore) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        *self.act.lock() = Some(Box::new(|store| Box::pin(act(store))));
+    }
+
+    /// The next `times` attempts to write activity or to prune fail.
+    pub(crate) fn fail_upkeep(&self, times: u64) {
+        self.writes_fail.store(times, Ordering::SeqCst);
+    }
+
+    async fn read(&self) {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        let act = self.act.lock().take();
+        if let Some(act) = act {
+            act(self.inner.clone()).await;
+        }
+    }
+
+    fn upkeep(&self) -> Result<(), StoreError> {
+        let left = self
+            .writes_fail
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                left.checked_sub(1)
+            });
+        match left {
+            Ok(_) => Err(StoreError::new(StoreErrorKind::Unavailable, "do as told")),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl Store for ProbedStore {
+    async fn prepare(&self, schema: &Arc<Schema>) -> Result<(), StoreError> {
+        self.inner.prepare(schema).await
+    }
+
+    fn write_lanes(&self) -> WriteLanes {
+        self.inner.write_lanes()
+    }
+
+    async fn touch_partition(&self, touch: PartitionTouch) -> Result<PartitionRecord, StoreError> {
+        self.inner.touch_partition(touch).await
+    }
+
+    async fn find_partition(
+        &self,
+        partition: &PartitionId,
+    ) -> Result<Option<PartitionRecord>, StoreError> {
+        self.inner.find_partition(partition).await
+    }
+
+    async fn list_partitions(
+        &self,
+        after: Option<&PartitionId>,
+        limit: usize,
+    ) -> Result<Vec<PartitionRecord>, StoreError> {
+        self.inner.list_partitions(after, limit).await
+    }
+
+    async fn rotate_epoch(
+        &self,
+        partition: &PartitionId,
+        epoch: &LogEpoch,
+        at_ms: i64,
+    ) -> Result<PartitionRecord, StoreError> {
+        self.inner.rotate_epoch(partition, epoch, at_ms).await
+    }
+
+    async fn read_window(&self, request: WindowRequest) -> Result<Window, StoreError> {
+        self.read().await;
+        self.inner.read_window(request).await
+    }
+
+    async fn scan_rows(&self, scan: RowScan) -> Result<RowPage, StoreError> {
+        self.read().await;
+        self.inner.scan_rows(scan).await
+    }
+
+    async fn newest_change(
+        &self,
+        partition: &PartitionId,
+        table: TableIndex,
+        variable: &str,
+        values: &[String],
+    ) -> Result<Option<CommitSeq>, StoreError> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.inner
+            .newest_change(partition, table, variable, values)
+            .await
+    }
+
+    async fn find_push_result(&self, key: &PushKey) -> Result<Option<StoredResult>, StoreError> {
+        self.inner.find_push_result(key).await
+    }
+
+    async fn find_client(
+        &self,
+        partition: &PartitionId,
+        client: &ClientId,
+    ) -> Result<Option<ClientRecord>, StoreError> {
+        self.inner.find_client(partition, client).await
+    }
+
+    async fn list_clients(
+        &self,
+        partition: &PartitionId,
+        after: Option<&ClientId>,
+        limit: usize,
+    ) -> Result<Vec<(ClientId, ClientRecord)>, StoreError> {
+        self.inner.list_clients(partition, after, limit).await
+    }
+
+    async fn put_activity(&self, batch: ActivityBatch) -> Result<(), StoreError> {
+        self.upkeep()?;
+        self.inner.put_activity(batch).await
+    }
+
+    async fn retention_inputs(
+        &self,
+        partition: &PartitionId,
+        seen_since_ms: i64,
+        aged_before_ms: i64,
+    ) -> Result<RetentionInputs, StoreError> {
+        self.inner
+            .retention_inputs(partition, seen_since_ms, aged_before_ms)
+            .await
+    }
+
+    async fn prune(
+        &self,
+        partition: &PartitionId,
+        epoch: &LogEpoch,
+        horizon: HorizonSeq,
+    ) -> Result<Pruned, StoreError> {
+        self.upkeep()?;
+        self.inner.prune(partition, epoch, horizon).await
+    }
+
+    async fn begin_write(
+        &self,
+        wanted: LoadRequest,
+    ) -> Result<(Box<dyn WriteTxn>, Loaded), StoreError> {
+        self.inner.begin_write(wanted).await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.inner.check().await
+    }
+}

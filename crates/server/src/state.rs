@@ -1,0 +1,156 @@
+//! What the handlers of one server share.
+
+use std::{
+    fmt,
+    future::Future,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use axum::{extract::ConnectInfo, http::request::Parts};
+use tidewater_engine::{Engine, Identity};
+use tokio::sync::watch;
+
+use crate::{
+    AuthError, Authenticator, Console, RequestHead, ServerConfig, error::ApiError, quota::Quota,
+};
+
+/// One engine behind HTTP: what [`crate::router`] and [`crate::serve`] work with.
+pub struct Server {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) config: ServerConfig,
+    pub(crate) console: Option<Arc<Console>>,
+    pub(crate) connections: Arc<Quota>,
+    pub(crate) rounds: Arc<Quota>,
+    pub(crate) buffered_bytes: Arc<Quota>,
+    authenticator: Arc<dyn Authenticator>,
+    draining: AtomicBool,
+    drained: watch::Sender<bool>,
+}
+
+/// How much of each bounded amount is in use now.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Usage {
+    /// Open connections.
+    pub connections: usize,
+    /// Rounds being answered, those whose client has stopped reading included.
+    pub rounds: usize,
+    /// Bytes of request bodies.
+    pub buffered_bytes: usize,
+}
+
+impl Server {
+    /// Puts an engine behind HTTP.
+    pub fn new(
+        engine: Arc<Engine>,
+        authenticator: Arc<dyn Authenticator>,
+        config: ServerConfig,
+    ) -> Self {
+        Self {
+            engine,
+            console: None,
+            connections: Quota::new(config.connections.connections_max),
+            rounds: Quota::new(config.rounds_max),
+            buffered_bytes: Quota::new(config.buffered_bytes_max),
+            config,
+            authenticator,
+            draining: AtomicBool::new(false),
+            drained: watch::Sender::new(false),
+        }
+    }
+
+    /// Adds the console. Its feed runs while [`Console::follow`] is polled.
+    #[must_use]
+    pub fn with_console(mut self, console: Arc<Console>) -> Self {
+        self.console = Some(console);
+        self
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// How much of each bounded amount is in use now.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            connections: self.connections.used(),
+            rounds: self.rounds.used(),
+            buffered_bytes: self.buffered_bytes.used(),
+        }
+    }
+
+    /// From now on the server says that it is not ready, and endless responses end.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+        self.drained.send_replace(true);
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Ends when the server begins to drain.
+    pub(crate) fn drain_begun(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut drained = self.drained.subscribe();
+        async move {
+            // An error means that the server is gone, which ends things as well.
+            let _ = drained.wait_for(|drained| *drained).await;
+        }
+    }
+
+    /// The identity behind a request, or the answer to one without.
+    pub(crate) async fn identify(&self, parts: &Parts) -> Result<Identity, ApiError> {
+        let head = RequestHead {
+            method: &parts.method,
+            uri: &parts.uri,
+            headers: &parts.headers,
+            peer: peer(parts),
+        };
+        let asked = self.authenticator.authenticate(head);
+        let identity = match tokio::time::timeout(self.config.auth_timeout, asked).await {
+            Ok(Ok(identity)) => identity,
+            Ok(Err(AuthError::Code(code))) => {
+                return Err(ApiError::new(code, "authentication was refused"));
+            }
+            Ok(Err(error @ AuthError::Failed(_))) => {
+                tracing::error!(%error, "authentication failed");
+                return Err(ApiError::internal());
+            }
+            Err(_) => {
+                tracing::error!("authentication took too long");
+                return Err(ApiError::internal());
+            }
+        };
+        let identity = identity.ok_or_else(ApiError::auth_required)?;
+        let now_ms = self.engine.clock().now_ms();
+        if identity
+            .expires_at_ms
+            .is_some_and(|expires_at_ms| expires_at_ms <= now_ms)
+        {
+            return Err(ApiError::auth_required());
+        }
+        Ok(identity)
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Server")
+            .field("config", &self.config)
+            .field("usage", &self.usage())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The other end of the connection, as `serve` and axum's own server record it.
+pub(crate) fn peer(parts: &Parts) -> Option<SocketAddr> {
+    parts
+        .extensions
+        .get::<ConnectInfo<SocketAddr>>()
+        .map(|info| info.0)
+}

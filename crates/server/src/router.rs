@@ -60,7 +60,10 @@ fn wrong_method(allowed: &'static str) -> Response {
 pub(crate) async fn guard(answer: impl Future<Output = Result<Response, ApiError>>) -> Response {
     match AssertUnwindSafe(answer).catch_unwind().await {
         Ok(Ok(response)) => response,
-        Ok(Err(error)) => error.into_response(),
+        Ok(Err(error)) => {
+            tracing::debug!(code = error.code().as_str(), "request refused");
+            error.into_response()
+        }
         Err(panic) => {
             tracing::error!(panic = text(panic.as_ref()), "a handler panicked");
             ApiError::internal().into_response()

@@ -37,11 +37,7 @@ pub(crate) async fn handle(
         let Path(id) = id.map_err(|_| ApiError::not_found())?;
         let scopes = requested_scopes(&parts.headers);
         let grant = server.engine.segment(&identity, &id, &scopes).await?;
-        let coding = server
-            .config
-            .compress
-            .then(|| Coding::negotiate(&parts.headers))
-            .flatten();
+        let coding = server.coding(&parts.headers);
         let tag = format!("\"{}\"", grant.segment_id);
         let mut response = if is_known(&parts.headers, &tag) {
             let mut response = Response::new(Body::empty());

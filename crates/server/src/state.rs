@@ -11,11 +11,13 @@ use std::{
 };
 
 use axum::{extract::ConnectInfo, http::request::Parts};
+use http::HeaderMap;
 use tidewater_engine::{Engine, Identity};
 use tokio::sync::watch;
 
 use crate::{
-    AuthError, Authenticator, Console, RequestHead, ServerConfig, error::ApiError, quota::Quota,
+    AuthError, Authenticator, Console, RequestHead, ServerConfig, encoding::Coding,
+    error::ApiError, quota::Quota,
 };
 
 /// One engine behind HTTP: what [`crate::router`] and [`crate::serve`] work with.
@@ -100,6 +102,14 @@ impl Server {
             // An error means that the server is gone, which ends things as well.
             let _ = drained.wait_for(|drained| *drained).await;
         }
+    }
+
+    /// How a response to a request with these headers is compressed.
+    pub(crate) fn coding(&self, headers: &HeaderMap) -> Option<Coding> {
+        self.config
+            .compress
+            .then(|| Coding::negotiate(headers))
+            .flatten()
     }
 
     /// The identity behind a request, or the answer to one without.

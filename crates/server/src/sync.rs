@@ -4,8 +4,8 @@
 //! the request does not need. The order of its checks is the protocol's: content type,
 //! authentication, size, decompression, then the engine.
 //!
-//! **Invariant:** a round counts as in flight until its last byte was handed to the connection,
-//! so clients that do not read are seen and bounded.
+//! **Invariant:** a streamed round counts as in flight until its last byte was handed to the
+//! connection, so clients that do not read are seen and bounded.
 
 use std::{
     pin::Pin,
@@ -21,7 +21,6 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_core::Stream;
-use futures_util::{FutureExt as _, StreamExt as _};
 use http::{HeaderMap, HeaderValue, header};
 use tidewater_engine::RoundBody;
 use tidewater_model::limits;
@@ -77,19 +76,27 @@ async fn answer(server: &Arc<Server>, request: Request) -> Result<Response, ApiE
             return Err(error);
         }
     };
-    let coding = server
-        .config
-        .compress
-        .then(|| Coding::negotiate(&parts.headers))
-        .flatten();
-    let bytes = RoundBytes {
-        rounds,
-        first: None,
-        sent: 0,
-        log,
-        _held: (round, buffered.share),
-    };
-    respond(bytes, coding).await
+    let coding = server.coding(&parts.headers);
+    match rounds.try_into_whole() {
+        Ok(bytes) => {
+            if let Some(log) = log {
+                log.finished(bytes.len());
+            }
+            whole(bytes, coding)
+        }
+        Err(rounds) => {
+            let held = (round, buffered.share);
+            streamed(
+                RoundBytes {
+                    rounds,
+                    sent: 0,
+                    log,
+                    _held: held,
+                },
+                coding,
+            )
+        }
+    }
 }
 
 fn is_sync_message(headers: &HeaderMap) -> bool {
@@ -102,37 +109,34 @@ fn is_sync_message(headers: &HeaderMap) -> bool {
     })
 }
 
-/// A body of one chunk goes out with its length; everything else is streamed.
-async fn respond(mut bytes: RoundBytes, coding: Option<Coding>) -> Result<Response, ApiError> {
-    let first = bytes.next().await.unwrap_or_default();
-    let (body, coding) = match bytes.next().now_or_never() {
-        Some(None) if first.len() < limits::COMPRESSED_BODY_BYTES_MIN => (Body::from(first), None),
-        Some(None) => match coding {
-            Some(coding) => (Body::from(compress(coding, &first)?), Some(coding)),
-            None => (Body::from(first), None),
-        },
-        more => {
-            let encoder = coding.map(|coding| Encoder::new(coding, None)).transpose();
-            let encoder = encoder.map_err(|error| no_encoder(&error))?;
-            let second = more.flatten();
-            bytes.first = Some((first, second));
-            (StreamBody::body(bytes, encoder), coding)
-        }
+/// A response that is all there goes out with its length.
+fn whole(bytes: Bytes, coding: Option<Coding>) -> Result<Response, ApiError> {
+    let coding = coding.filter(|_| bytes.len() >= limits::COMPRESSED_BODY_BYTES_MIN);
+    let bytes = match coding {
+        None => bytes,
+        Some(coding) => coding
+            .compress(&bytes)
+            .map_err(|error| no_encoder(&error))?,
     };
+    Ok(success(Body::from(bytes), coding))
+}
+
+/// Anything longer goes out as it is made.
+fn streamed(bytes: RoundBytes, coding: Option<Coding>) -> Result<Response, ApiError> {
+    let encoder = coding.map(|coding| Encoder::new(coding, None)).transpose();
+    let encoder = encoder.map_err(|error| no_encoder(&error))?;
+    Ok(success(StreamBody::body(bytes, encoder), coding))
+}
+
+fn success(body: Body, coding: Option<Coding>) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static(SYNC_MEDIA_TYPE),
-    );
+    let media_type = HeaderValue::from_static(SYNC_MEDIA_TYPE);
+    headers.insert(header::CONTENT_TYPE, media_type);
     if let Some(coding) = coding {
         headers.insert(header::CONTENT_ENCODING, coding.header());
     }
-    Ok(response)
-}
-
-fn compress(coding: Coding, bytes: &[u8]) -> Result<Bytes, ApiError> {
-    coding.compress(bytes).map_err(|error| no_encoder(&error))
+    response
 }
 
 fn no_encoder(error: &std::io::Error) -> ApiError {
@@ -140,11 +144,9 @@ fn no_encoder(error: &std::io::Error) -> ApiError {
     ApiError::internal()
 }
 
-/// The bytes of a response with what they hold until they are gone.
+/// The bytes of a streamed response with what they hold until they are gone.
 struct RoundBytes {
     rounds: RoundBody,
-    /// Chunks that were looked at already and go first.
-    first: Option<(Bytes, Option<Bytes>)>,
     sent: usize,
     log: Option<RoundLog>,
     _held: (Share, Share),
@@ -154,10 +156,6 @@ impl Stream for RoundBytes {
     type Item = Bytes;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        if let Some((first, second)) = self.first.take() {
-            self.first = second.map(|second| (second, None));
-            return Poll::Ready(Some(first));
-        }
         let next = Pin::new(&mut self.rounds).poll_next(context);
         match &next {
             Poll::Ready(Some(chunk)) => self.sent += chunk.len(),

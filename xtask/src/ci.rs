@@ -68,11 +68,19 @@ const STEPS: &[Step] = &[
     },
 ];
 
-/// Runs every step and reports.
-pub(crate) fn run() -> anyhow::Result<ExitCode> {
+/// Whether each of these names a step.
+pub(crate) fn are_steps(names: &[&str]) -> bool {
+    names
+        .iter()
+        .all(|name| STEPS.iter().any(|step| step.name == *name))
+}
+
+/// Runs the steps named, or every step, and reports.
+pub(crate) fn run(names: &[&str]) -> anyhow::Result<ExitCode> {
     let mut report = Vec::new();
     let mut failed = false;
-    for step in STEPS {
+    let wanted = |step: &&Step| names.is_empty() || names.contains(&step.name);
+    for step in STEPS.iter().filter(wanted) {
         say(format_args!("== {}", step.name));
         let started = Instant::now();
         let outcome = (step.run)().with_context(|| format!("run step {}", step.name))?;

@@ -12,15 +12,16 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  ci      everything a change must pass: tidy, fmt, clippy, tests, docs, deny, fuzz targets
-  tidy    facts about the workspace that the compiler does not check
+  ci [STEP]...  everything a change must pass, or some of it:
+                tidy, fmt, clippy, test, doc, deny, fuzz
+  tidy          facts about the workspace that the compiler does not check
 ";
 
 fn main() -> anyhow::Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
-        ["ci"] => ci::run(),
+        ["ci", steps @ ..] if ci::are_steps(steps) => ci::run(steps),
         ["tidy"] => tidy::run(),
         _ => {
             say(USAGE);

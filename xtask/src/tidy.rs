@@ -38,6 +38,7 @@ pub(crate) fn faults() -> anyhow::Result<Vec<String>> {
 mod tests {
     #[test]
     fn the_workspace_is_tidy() {
-        assert_eq!(super::faults().unwrap(), Vec::<String>::new());
+        let faults = super::faults().unwrap();
+        assert!(faults.is_empty(), "\n{}", faults.join("\n"));
     }
 }

@@ -71,6 +71,12 @@ impl Workspace {
 
     /// Every file that is or would be committed, by its path from the root.
     pub(crate) fn files(&self) -> anyhow::Result<Vec<String>> {
+        if !self.root.join(".git").exists() {
+            // An archive of the sources has nothing else in it, once cargo's folder is left out.
+            let mut files = Vec::new();
+            walk(&self.root, "", &mut files)?;
+            return Ok(files);
+        }
         let mut command = Command::new("git");
         command.current_dir(&self.root).args([
             "ls-files",
@@ -100,6 +106,25 @@ impl Workspace {
             .map(str::to_owned)
             .collect())
     }
+}
+
+fn walk(root: &Path, folder: &str, files: &mut Vec<String>) -> anyhow::Result<()> {
+    for entry in std::fs::read_dir(root.join(folder))? {
+        let entry = entry?;
+        let name = entry.file_name().display().to_string();
+        let path = if folder.is_empty() {
+            name.clone()
+        } else {
+            format!("{folder}/{name}")
+        };
+        let kind = entry.file_type()?;
+        if kind.is_dir() && name != "target" {
+            walk(root, &path, files)?;
+        } else if kind.is_file() {
+            files.push(path);
+        }
+    }
+    Ok(())
 }
 
 fn package_of(package: &Value, root: &Path) -> anyhow::Result<Package> {

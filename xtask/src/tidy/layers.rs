@@ -106,7 +106,7 @@ const UNKNOWN_TO: &[(&str, &[&str])] = &[
 
 /// The engine runs its write lanes and its maintenance as tasks and waits with timers. It must
 /// not open sockets or files.
-const ENGINE_TOKIO_FEATURES: &[&str] = &["rt", "sync", "time"];
+const ENGINE_TOKIO_FEATURES: &[&str] = &["macros", "rt", "sync", "time"];
 
 const PREFIX: &str = "tidewater-";
 
@@ -246,7 +246,7 @@ mod tests {
                 ("tokio", false, &["rt", "sync", "time", "net"]),
                 ("tokio", true, &["test-util", "macros"]),
             ],
-            &["engine must not use tokio's `net`: it has rt, sync, time only"],
+            &["engine must not use tokio's `net`: it has macros, rt, sync, time only"],
         );
     }
 

@@ -61,7 +61,9 @@ fn manifest_faults(path: &str, text: &str) -> Vec<String> {
             in_dependencies = line.trim_end_matches(']').ends_with("dependencies");
             continue;
         }
-        if in_dependencies && is_entry(line) && !line.contains("workspace = true") {
+        // A crate names itself by path to test with its own features on.
+        let has_one_version = line.contains("workspace = true") || line.contains("path = \".\"");
+        if in_dependencies && is_entry(line) && !has_one_version {
             faults.push(format!(
                 "{path}: take `{}` from the workspace, so that it has one version",
                 line.split(['=', '.', ' ']).next().unwrap_or_default()
@@ -95,6 +97,9 @@ bytes.workspace = true
 tokio = { workspace = true, features = [
   \"rt\",
 ] }
+
+[dev-dependencies]
+tidewater-wire = { path = \".\", features = [\"memory\"] }
 
 [lints]
 workspace = true

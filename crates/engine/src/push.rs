@@ -57,3 +57,6 @@ pub(crate) async fn push(
         Err(lost) => Err(RoundError::internal(&lost, "push a commit")),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -268,7 +268,7 @@ fn check_sparse(
         .filter(|&column| base == 0 || versions.of(column) > base)
         .collect();
     if base == 0 || !conflicting.is_empty() {
-        let columns = presence_bitmap(table.columns.len(), conflicting.into_iter());
+        let columns = presence_bitmap(table.columns.len(), conflicting);
         return Err(Refusal::Conflict { columns });
     }
     Ok(())

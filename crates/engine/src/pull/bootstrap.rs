@@ -64,10 +64,8 @@ pub(super) fn scope_pin(
     head: CommitSeq,
     horizon: HorizonSeq,
 ) -> CommitSeq {
-    newest_change
-        .unwrap_or(horizon.seq())
-        .max(horizon.seq())
-        .min(head)
+    let floor = horizon.seq();
+    newest_change.unwrap_or(floor).max(floor).min(head)
 }
 
 /// The pin after the first page was read; `None` when the bootstrap must be reset.

@@ -26,15 +26,11 @@ pub(crate) struct ProbedStore {
     inner: MemoryStore,
     reads: AtomicU64,
     writes_fail: AtomicU64,
-    act: Mutex<Option<Act>>,
+    /// What to do before a read, and how many go first.
+    act: Mutex<Option<(u64, Act)>>,
 }
 
 impl ProbedStore {
-    /// The store itself: what another process would use.
-    pub(crate) fn behind(&self) -> &MemoryStore {
-        &self.inner
-    }
-
     /// Reads of log, rows and scope index so far.
     pub(crate) fn reads(&self) -> u64 {
         self.reads.load(Ordering::SeqCst)
@@ -45,7 +41,19 @@ impl ProbedStore {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        *self.act.lock() = Some(Box::new(|store| Box::pin(act(store))));
+        self.before_read_after(0, act);
+    }
+
+    /// Does this once, after `skipped` reads of log or rows and directly before the next.
+    pub(crate) fn before_read_after<F>(
+        &self,
+        skipped: u64,
+        act: impl FnOnce(MemoryStore) -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let act: Act = Box::new(|store| Box::pin(act(store)));
+        *self.act.lock() = Some((skipped, act));
     }
 
     /// The next `times` attempts to write activity or to prune fail.
@@ -55,7 +63,17 @@ impl ProbedStore {
 
     async fn read(&self) {
         self.reads.fetch_add(1, Ordering::SeqCst);
-        let act = self.act.lock().take();
+        let act = {
+            let mut waiting = self.act.lock();
+            match waiting.take() {
+                Some((0, act)) => Some(act),
+                Some((skipped, act)) => {
+                    *waiting = Some((skipped - 1, act));
+                    None
+                }
+                None => None,
+            }
+        };
         if let Some(act) = act {
             act(self.inner.clone()).await;
         }

@@ -10,6 +10,8 @@
 
 #![warn(missing_docs)]
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 pub mod json;
 pub mod memory;

@@ -126,7 +126,7 @@ impl<'a> CommitRef<'a> {
     }
 
     /// Its matching changes, in order. Never empty.
-    pub fn changes(&self) -> impl ExactSizeIterator<Item = ChangeRef<'a>> {
+    pub fn changes(&self) -> impl ExactSizeIterator<Item = ChangeRef<'a>> + use<'a> {
         let window = self.window;
         window.changes[self.span.changes.clone()]
             .iter()

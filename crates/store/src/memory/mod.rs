@@ -85,6 +85,17 @@ impl MemoryStore {
         }
     }
 
+    /// Another database with the same content, as a backup is: what is written to one of the two
+    /// from now on is not in the other.
+    pub fn fork(&self) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                state: Mutex::new(self.shared.snapshot()),
+                turn: Arc::new(Semaphore::new(1)),
+            }),
+        }
+    }
+
     /// The rows that reference a blob, by table and bytewise row id, with their scopes.
     pub fn rows_with_blob(
         &self,

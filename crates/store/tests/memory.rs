@@ -1,0 +1,39 @@
+//! The memory store keeps every promise of the contract.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tidewater_model::PartitionId;
+use tidewater_store::{
+    MemoryStore, PushKey, RowKey, Store, StoredResult, conformance::Database, store_conformance,
+};
+
+/// Its store stays when it is closed, as a file would.
+#[derive(Default)]
+struct MemoryDatabase(MemoryStore);
+
+#[async_trait]
+impl Database for MemoryDatabase {
+    async fn open(&self) -> Arc<dyn Store> {
+        Arc::new(self.0.clone())
+    }
+
+    async fn rows_with_blob(
+        &self,
+        _store: &Arc<dyn Store>,
+        partition: &PartitionId,
+        blob_id: &str,
+    ) -> Option<Vec<RowKey>> {
+        let rows = self.0.rows_with_blob(partition, blob_id);
+        Some(rows.into_iter().map(|(key, _)| key).collect())
+    }
+
+    async fn damage_push_result(&self, _store: &Arc<dyn Store>, key: &PushKey) -> bool {
+        self.0
+            .replace_push_result(key, StoredResult::Unreadable)
+            .await;
+        true
+    }
+}
+
+store_conformance!(MemoryDatabase::default());

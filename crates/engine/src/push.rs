@@ -15,6 +15,7 @@ mod column_versions;
 mod commit;
 mod decide;
 pub(crate) mod lane;
+mod references;
 
 use std::sync::Arc;
 

@@ -8,6 +8,7 @@
 
 mod activity;
 mod config;
+mod crdt;
 mod engine;
 mod error;
 mod event;
@@ -23,6 +24,7 @@ mod segments;
 mod testing;
 
 pub use config::{EngineConfig, Retention};
+pub use crdt::{CrdtMerger, CrdtMergers, MergeError, YjsMerger};
 pub use engine::{Engine, EngineParts};
 pub use error::RoundError;
 pub use event::CommitEvent;

@@ -1,0 +1,173 @@
+//! Many instances on one port.
+//!
+//! `POST /instances` makes one, `/i/{id}/…` is its mount: the protocol's own routes, served by
+//! the real router, and `control/…` beside them. Instances are bounded in number, so a harness
+//! that forgets to delete its own learns it from an error and not from the machine.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use anyhow::{Result, bail};
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, Path, Request, State},
+    response::{IntoResponse, Response},
+    routing::{delete, post},
+};
+use http::{StatusCode, Uri, uri::PathAndQuery};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use crate::{Instance, InstanceSpec, StoreKind, control};
+
+/// Instances at once.
+pub const INSTANCES_MAX: usize = 512;
+
+/// Size of a control request: a schema document of a thousand tables fits.
+const CONTROL_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Instances, by id.
+pub struct Host {
+    kind: StoreKind,
+    next: AtomicU64,
+    instances: Mutex<BTreeMap<String, Arc<Instance>>>,
+}
+
+impl Host {
+    /// A host without instances; those it makes live on databases of this kind.
+    pub fn new(kind: StoreKind) -> Arc<Self> {
+        Arc::new(Self {
+            kind,
+            next: AtomicU64::new(1),
+            instances: Mutex::default(),
+        })
+    }
+
+    /// Makes an instance and returns its id.
+    pub async fn create(&self, spec: &InstanceSpec) -> Result<(String, Arc<Instance>)> {
+        let instance = Instance::create(spec, self.kind).await?;
+        let id = format!("i{}", self.next.fetch_add(1, Ordering::Relaxed));
+        let mut instances = self.instances.lock();
+        if instances.len() >= INSTANCES_MAX {
+            bail!("there are {INSTANCES_MAX} instances already: delete some");
+        }
+        instances.insert(id.clone(), Arc::clone(&instance));
+        Ok((id, instance))
+    }
+
+    /// The instance with this id.
+    pub fn find(&self, id: &str) -> Option<Arc<Instance>> {
+        self.instances.lock().get(id).cloned()
+    }
+
+    /// Forgets an instance; its database goes with the last request to it.
+    pub fn delete(&self, id: &str) -> bool {
+        self.instances.lock().remove(id).is_some()
+    }
+
+    /// Everything the host serves.
+    pub fn router(self: &Arc<Self>) -> Router {
+        Router::new()
+            .route("/instances", post(create))
+            .route("/instances/{id}", delete(remove))
+            .fallback(mounted)
+            .layer(DefaultBodyLimit::max(CONTROL_BYTES_MAX))
+            .with_state(Arc::clone(self))
+    }
+}
+
+async fn create(State(host): State<Arc<Host>>, body: Bytes) -> Response {
+    let spec: InstanceSpec = match serde_json::from_slice(&body) {
+        Ok(spec) => spec,
+        Err(error) => return failure(StatusCode::BAD_REQUEST, error),
+    };
+    match host.create(&spec).await {
+        Ok((id, _)) => Json(json!({ "id": id })).into_response(),
+        Err(error) => failure(StatusCode::BAD_REQUEST, format!("{error:#}")),
+    }
+}
+
+async fn remove(State(host): State<Arc<Host>>, Path(id): Path<String>) -> Response {
+    if host.delete(&id) {
+        return Json(json!({})).into_response();
+    }
+    unknown_instance()
+}
+
+/// Everything below `/i/{id}`.
+///
+/// The path is taken apart here and not by a route: parameters of an outer route would be
+/// parameters of the inner one too.
+async fn mounted(State(host): State<Arc<Host>>, mut request: Request) -> Response {
+    let path = request
+        .uri()
+        .path_and_query()
+        .map_or("", PathAndQuery::as_str);
+    let Some((id, below)) = split_mount(path) else {
+        return failure(StatusCode::NOT_FOUND, "there is nothing at this path");
+    };
+    let Some(instance) = host.find(id) else {
+        return unknown_instance();
+    };
+    let Some(uri) = with_path(request.uri(), below) else {
+        return failure(StatusCode::BAD_REQUEST, "the path cannot be read");
+    };
+    *request.uri_mut() = uri;
+    let action = request
+        .uri()
+        .path()
+        .strip_prefix("/control/")
+        .map(str::to_owned);
+    match action {
+        Some(action) => control::answer(&instance, &action, request).await,
+        None => instance.answer(request).await,
+    }
+}
+
+/// The id of an instance and the address below its mount, with its escapes as they came.
+fn split_mount(path_and_query: &str) -> Option<(&str, &str)> {
+    let mounted = path_and_query.strip_prefix("/i/")?;
+    Some(mounted.split_at(mounted.find('/')?))
+}
+
+fn with_path(uri: &Uri, path_and_query: &str) -> Option<Uri> {
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(PathAndQuery::try_from(path_and_query).ok()?);
+    Uri::from_parts(parts).ok()
+}
+
+/// A control request that could not be answered.
+pub(crate) fn failure(status: StatusCode, error: impl ToString) -> Response {
+    (status, Json(json!({ "error": error.to_string() }))).into_response()
+}
+
+fn unknown_instance() -> Response {
+    failure(StatusCode::NOT_FOUND, "there is no such instance")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(path: &str, expected: Option<(&str, &str)>) {
+        assert_eq!(split_mount(path), expected);
+    }
+
+    #[test]
+    fn the_mount_is_taken_off_and_the_rest_stays_byte_for_byte() {
+        check("/i/i1/sync", Some(("i1", "/sync")));
+        check(
+            "/i/i1/segments/a%3Ab?st=x%20y",
+            Some(("i1", "/segments/a%3Ab?st=x%20y")),
+        );
+        check("/i/i1", None);
+        check("/elsewhere", None);
+    }
+}

@@ -1,0 +1,302 @@
+//! One server with a switch for everything around it: time, ids, permissions, storage.
+//!
+//! An instance is a real engine behind the real router, on a database of its own. What surrounds
+//! it (clock, ids, resolver, segments) outlives the engine, which is closed and opened again when
+//! a server would be restarted: after a restore and for a schema upgrade.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use axum::{Router, extract::Request, response::Response};
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde_json::{Map, Value as Json};
+use tidewater_engine::{Engine, EngineParts, Retention};
+use tidewater_model::{CommitSeq, HorizonSeq, LogEpoch, PartitionId, limits};
+use tidewater_objects::MemorySegments;
+use tidewater_schema::{Schema, TableIndex};
+use tidewater_server::{Server, router};
+use tidewater_store::{PartitionRecord, RowRef, RowScan};
+use tidewater_wire::row::decode_row;
+use tokio::sync::RwLock;
+use tower::ServiceExt;
+
+use crate::{
+    InstanceLimits, InstanceSpec, NameIsToken, SeededIds, StoreKind, SwitchResolver, VirtualClock,
+    database::{Backup, Database},
+    probe::{Probe, ProbedStore},
+    rows::fields_to_json,
+};
+
+/// A row as the database holds it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RowView {
+    /// The primary key as text.
+    pub row_id: String,
+    /// Its version.
+    pub version: i64,
+    /// Its columns by name.
+    pub values: Map<String, Json>,
+    /// Its scope variables with their values.
+    pub scopes: Map<String, Json>,
+}
+
+/// One server under test.
+pub struct Instance {
+    surroundings: Surroundings,
+    live: RwLock<Live>,
+    backup: Mutex<Option<Arc<Backup>>>,
+}
+
+/// What stays when the server restarts.
+struct Surroundings {
+    partition: PartitionId,
+    limits: InstanceLimits,
+    clock: Arc<VirtualClock>,
+    ids: Arc<SeededIds>,
+    resolver: Arc<SwitchResolver>,
+    segments: Arc<MemorySegments>,
+    probe: Arc<Probe>,
+}
+
+/// What a restart replaces.
+struct Live {
+    database: Database,
+    schema: Arc<Schema>,
+    engine: Arc<Engine>,
+    router: Router,
+}
+
+/// Memory for segments: enough for every test, little enough for many instances.
+const SEGMENT_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Rows read at once.
+const ROWS_PER_PAGE: usize = 5_000;
+
+impl Instance {
+    /// Makes a server on an empty database.
+    pub async fn create(spec: &InstanceSpec, kind: StoreKind) -> Result<Arc<Self>> {
+        spec.check()?;
+        let schema = compile(&spec.schema)?;
+        let lifetime_ms = spec.limits.segment_ttl_ms;
+        let lifetime_ms = lifetime_ms.unwrap_or(limits::SEGMENT_LIFETIME_MS_DEFAULT);
+        let surroundings = Surroundings {
+            partition: PartitionId::new(spec.partition.as_str()),
+            limits: spec.limits.clone(),
+            clock: Arc::new(VirtualClock::new(spec.now_ms)),
+            ids: Arc::new(SeededIds::new(spec.seed)),
+            resolver: Arc::default(),
+            segments: Arc::new(MemorySegments::new(SEGMENT_BYTES_MAX, lifetime_ms)),
+            probe: Arc::default(),
+        };
+        let live = surroundings.open(Database::open(kind)?, schema).await?;
+        Ok(Arc::new(Self {
+            surroundings,
+            live: RwLock::new(live),
+            backup: Mutex::new(None),
+        }))
+    }
+
+    /// Answers one request of the protocol, its path below the mount.
+    pub async fn answer(&self, request: Request) -> Response {
+        let router = self.live.read().await.router.clone();
+        match router.oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
+
+    /// Grants and switches.
+    pub fn resolver(&self) -> &SwitchResolver {
+        &self.surroundings.resolver
+    }
+
+    /// Time.
+    pub fn clock(&self) -> &VirtualClock {
+        &self.surroundings.clock
+    }
+
+    /// The partition everybody is in.
+    pub fn partition(&self) -> &PartitionId {
+        &self.surroundings.partition
+    }
+
+    /// The engine that runs now.
+    pub async fn engine(&self) -> Arc<Engine> {
+        Arc::clone(&self.live.read().await.engine)
+    }
+
+    /// The schema served now.
+    pub async fn schema(&self) -> Arc<Schema> {
+        Arc::clone(&self.live.read().await.schema)
+    }
+
+    /// Makes the next recorded outcome that is found unreadable (§2.3).
+    pub fn blind_next_outcome(&self) {
+        self.surroundings.probe.blind_next_outcome();
+    }
+
+    /// Prunes the log as far as `retention` allows and returns the horizon.
+    pub async fn prune(&self, retention: Retention) -> Result<HorizonSeq> {
+        let engine = self.engine().await;
+        if self.record().await?.is_none() {
+            // Nobody was here yet: there is no log to prune.
+            return Ok(HorizonSeq::START);
+        }
+        let pruned = engine.prune(self.partition(), retention).await?;
+        Ok(pruned.horizon)
+    }
+
+    /// The newest commit.
+    pub async fn head(&self) -> Result<CommitSeq> {
+        let record = self.record().await?;
+        Ok(record.map_or(CommitSeq::START, |record| record.head))
+    }
+
+    /// How far the log was pruned.
+    pub async fn horizon(&self) -> Result<HorizonSeq> {
+        let record = self.record().await?;
+        Ok(record.map_or(HorizonSeq::START, |record| record.horizon))
+    }
+
+    /// The log epoch; `None` before the first request.
+    pub async fn log_epoch(&self) -> Result<Option<LogEpoch>> {
+        Ok(self.record().await?.map(|record| record.log_epoch))
+    }
+
+    /// Every row of a table, by bytewise row id.
+    pub async fn rows(&self, table: &str) -> Result<Vec<RowView>> {
+        let live = self.live.read().await;
+        let table = live
+            .schema
+            .find(table)
+            .with_context(|| format!("no table {table}"))?;
+        let name = &live.schema.table(table).name;
+        let Some(filter) = self.surroundings.probe.every_row(name) else {
+            return Ok(Vec::new());
+        };
+        let mut scan = RowScan {
+            partition: self.partition().clone(),
+            table,
+            filter,
+            after: None,
+            rows_max: ROWS_PER_PAGE,
+            bytes_max: usize::MAX,
+        };
+        let mut rows = Vec::new();
+        loop {
+            let page = live.engine.store().scan_rows(scan.clone()).await?;
+            for row in page.rows() {
+                rows.push(live.view(table, row)?);
+            }
+            if !page.has_more {
+                return Ok(rows);
+            }
+            scan.after = page.rows().next_back().map(|row| row.row_id.to_owned());
+        }
+    }
+
+    /// Keeps the database as it is now; a later backup takes this one's place.
+    pub async fn back_up(&self) -> Result<()> {
+        let live = self.live.read().await;
+        live.engine.flush_activity().await?;
+        let backup = live.database.back_up().await?;
+        *self.backup.lock() = Some(Arc::new(backup));
+        Ok(())
+    }
+
+    /// Puts the database back to the last backup and rotates the log epoch, as an operator must
+    /// (§2.1).
+    pub async fn restore(&self) -> Result<()> {
+        let backup = self.backup.lock().clone().context("there is no backup")?;
+        let schema = self.schema().await;
+        let engine = self
+            .restart(schema, |_| Database::restored(&backup))
+            .await?;
+        engine.rotate_epoch(self.partition()).await?;
+        Ok(())
+    }
+
+    /// Restarts the server on the same database with another schema.
+    pub async fn upgrade(&self, schema: &Json) -> Result<()> {
+        self.restart(compile(schema)?, Ok).await?;
+        Ok(())
+    }
+
+    /// Closes the engine, changes the database and opens an engine on it.
+    ///
+    /// A failure leaves the server closed, as a server that does not come up again would be.
+    async fn restart(
+        &self,
+        schema: Arc<Schema>,
+        change: impl FnOnce(Database) -> Result<Database>,
+    ) -> Result<Arc<Engine>> {
+        let mut live = self.live.write().await;
+        live.engine.close().await?;
+        let database = change(live.database.clone())?;
+        *live = self.surroundings.open(database, schema).await?;
+        Ok(Arc::clone(&live.engine))
+    }
+
+    async fn record(&self) -> Result<Option<PartitionRecord>> {
+        let engine = self.engine().await;
+        Ok(engine.store().find_partition(self.partition()).await?)
+    }
+}
+
+impl Surroundings {
+    async fn open(&self, database: Database, schema: Arc<Schema>) -> Result<Live> {
+        let resolver: Arc<SwitchResolver> = Arc::clone(&self.resolver);
+        let clock: Arc<VirtualClock> = Arc::clone(&self.clock);
+        let ids: Arc<SeededIds> = Arc::clone(&self.ids);
+        let store = ProbedStore::new(
+            database.store(),
+            Arc::clone(&schema),
+            Arc::clone(&self.probe),
+        );
+        let engine = Engine::open(EngineParts {
+            store: Arc::new(store),
+            schema: Arc::clone(&schema),
+            segments: Arc::clone(&self.segments),
+            resolver,
+            clock,
+            ids,
+            config: self.limits.engine(),
+        })
+        .await?;
+        let authenticator = Arc::new(NameIsToken::new(self.partition.clone()));
+        let server = Server::new(Arc::clone(&engine), authenticator, self.limits.server());
+        let router = router(Arc::new(server));
+        Ok(Live {
+            database,
+            schema,
+            engine,
+            router,
+        })
+    }
+}
+
+impl Live {
+    fn view(&self, table: TableIndex, row: RowRef<'_>) -> Result<RowView> {
+        let table = self.schema.table(table);
+        let fields = decode_row(&table.columns, row.payload).context("decode a stored row")?;
+        let scopes = table
+            .stored_scopes(|column| fields[column].map(|field| field.value))
+            .context("a stored row has no scopes")?;
+        let scopes = scopes.iter();
+        Ok(RowView {
+            row_id: row.row_id.to_owned(),
+            version: row.row_version,
+            values: fields_to_json(table, &fields),
+            scopes: scopes
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .collect(),
+        })
+    }
+}
+
+fn compile(document: &Json) -> Result<Arc<Schema>> {
+    let schema = Schema::from_json(&document.to_string()).context("compile the schema")?;
+    Ok(Arc::new(schema))
+}

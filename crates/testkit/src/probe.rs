@@ -1,0 +1,275 @@
+//! A store that a test looks through, and can make lie once.
+//!
+//! It forwards everything. On the way it notes which scope values were written, because storage
+//! only ever reads rows by scope and a test wants all of them; and it can answer the next
+//! recorded outcome as unreadable, as a damaged record would be (§2.3). Product code has no hook
+//! for either.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tidewater_model::{
+    ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId, ScopeFilter, ScopeValues, StoredScopes,
+};
+use tidewater_schema::{Schema, TableIndex};
+use tidewater_store::{
+    ActivityBatch, ChangeKind, ClientRecord, CommitWrite, Finished, LoadRequest, Loaded,
+    PartitionRecord, PartitionTouch, Pruned, PushKey, RetentionInputs, RowPage, RowScan, Store,
+    StoreError, StoredResult, Violation, Window, WindowRequest, WriteLanes, WriteTxn,
+};
+
+/// What the probe knows and does, kept across the stores it is put in front of.
+#[derive(Debug, Default)]
+pub(crate) struct Probe {
+    blind: AtomicBool,
+    /// Per table, per variable: every value ever written.
+    scopes: Mutex<BTreeMap<String, BTreeMap<String, BTreeSet<String>>>>,
+}
+
+impl Probe {
+    /// The next recorded outcome that is found will be unreadable.
+    pub(crate) fn blind_next_outcome(&self) {
+        self.blind.store(true, Ordering::Relaxed);
+    }
+
+    /// A filter that every row of the table passes; `None` when none was ever written.
+    pub(crate) fn every_row(&self, table: &str) -> Option<ScopeFilter> {
+        let scopes = self.scopes.lock();
+        // One variable is enough: every row has a value for each.
+        let (variable, values) = scopes.get(table)?.first_key_value()?;
+        ScopeFilter::new(vec![ScopeValues {
+            variable: variable.clone(),
+            values: values.iter().cloned().collect(),
+        }])
+    }
+
+    /// Notes scope values that were written elsewhere: before this process began.
+    pub(crate) fn learn(&self, table: &str, scopes: &StoredScopes) {
+        let mut all = self.scopes.lock();
+        let known = all.entry(table.to_owned()).or_default();
+        for (variable, value) in scopes.iter() {
+            let values = known.entry(variable.to_owned()).or_default();
+            if !values.contains(value) {
+                values.insert(value.to_owned());
+            }
+        }
+    }
+
+    fn see(&self, schema: &Schema, commits: &[Arc<CommitWrite>]) {
+        let applied = commits.iter().filter_map(|commit| commit.applied.as_ref());
+        for change in applied.flat_map(|applied| &applied.changes) {
+            if let ChangeKind::Upsert { row, .. } = &change.kind {
+                self.learn(&schema.table(change.table).name, &row.scopes);
+            }
+        }
+    }
+
+    fn look(&self, found: Option<StoredResult>) -> Option<StoredResult> {
+        let found = found?;
+        if self.blind.swap(false, Ordering::Relaxed) {
+            return Some(StoredResult::Unreadable);
+        }
+        Some(found)
+    }
+
+    fn look_all(&self, mut loaded: Loaded) -> Loaded {
+        for result in &mut loaded.push_results {
+            *result = self.look(result.take());
+        }
+        loaded
+    }
+}
+
+/// A store with a probe in front of it.
+pub(crate) struct ProbedStore {
+    inner: Arc<dyn Store>,
+    schema: Arc<Schema>,
+    probe: Arc<Probe>,
+}
+
+impl ProbedStore {
+    /// Puts `probe` in front of `inner`, which is about to be prepared for `schema`.
+    pub(crate) fn new(inner: Arc<dyn Store>, schema: Arc<Schema>, probe: Arc<Probe>) -> Self {
+        Self {
+            inner,
+            schema,
+            probe,
+        }
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl Store for ProbedStore {
+    async fn prepare(&self, schema: &Arc<Schema>) -> Result<(), StoreError> {
+        self.inner.prepare(schema).await
+    }
+
+    fn write_lanes(&self) -> WriteLanes {
+        self.inner.write_lanes()
+    }
+
+    async fn touch_partition(&self, touch: PartitionTouch) -> Result<PartitionRecord, StoreError> {
+        self.inner.touch_partition(touch).await
+    }
+
+    async fn find_partition(
+        &self,
+        partition: &PartitionId,
+    ) -> Result<Option<PartitionRecord>, StoreError> {
+        self.inner.find_partition(partition).await
+    }
+
+    async fn list_partitions(
+        &self,
+        after: Option<&PartitionId>,
+        limit: usize,
+    ) -> Result<Vec<PartitionRecord>, StoreError> {
+        self.inner.list_partitions(after, limit).await
+    }
+
+    async fn rotate_epoch(
+        &self,
+        partition: &PartitionId,
+        epoch: &LogEpoch,
+        at_ms: i64,
+    ) -> Result<PartitionRecord, StoreError> {
+        self.inner.rotate_epoch(partition, epoch, at_ms).await
+    }
+
+    async fn read_window(&self, request: WindowRequest) -> Result<Window, StoreError> {
+        self.inner.read_window(request).await
+    }
+
+    async fn scan_rows(&self, scan: RowScan) -> Result<RowPage, StoreError> {
+        self.inner.scan_rows(scan).await
+    }
+
+    async fn newest_change(
+        &self,
+        partition: &PartitionId,
+        table: TableIndex,
+        variable: &str,
+        values: &[String],
+    ) -> Result<Option<CommitSeq>, StoreError> {
+        self.inner
+            .newest_change(partition, table, variable, values)
+            .await
+    }
+
+    async fn find_push_result(&self, key: &PushKey) -> Result<Option<StoredResult>, StoreError> {
+        let found = self.inner.find_push_result(key).await?;
+        Ok(self.probe.look(found))
+    }
+
+    async fn find_client(
+        &self,
+        partition: &PartitionId,
+        client: &ClientId,
+    ) -> Result<Option<ClientRecord>, StoreError> {
+        self.inner.find_client(partition, client).await
+    }
+
+    async fn list_clients(
+        &self,
+        partition: &PartitionId,
+        after: Option<&ClientId>,
+        limit: usize,
+    ) -> Result<Vec<(ClientId, ClientRecord)>, StoreError> {
+        self.inner.list_clients(partition, after, limit).await
+    }
+
+    async fn put_activity(&self, batch: ActivityBatch) -> Result<(), StoreError> {
+        self.inner.put_activity(batch).await
+    }
+
+    async fn retention_inputs(
+        &self,
+        partition: &PartitionId,
+        seen_since_ms: i64,
+        aged_before_ms: i64,
+    ) -> Result<RetentionInputs, StoreError> {
+        self.inner
+            .retention_inputs(partition, seen_since_ms, aged_before_ms)
+            .await
+    }
+
+    async fn prune(
+        &self,
+        partition: &PartitionId,
+        epoch: &LogEpoch,
+        horizon: HorizonSeq,
+    ) -> Result<Pruned, StoreError> {
+        self.inner.prune(partition, epoch, horizon).await
+    }
+
+    async fn begin_write(
+        &self,
+        wanted: LoadRequest,
+    ) -> Result<(Box<dyn WriteTxn>, Loaded), StoreError> {
+        let (inner, loaded) = self.inner.begin_write(wanted).await?;
+        let txn = ProbedTxn {
+            inner,
+            schema: Arc::clone(&self.schema),
+            probe: Arc::clone(&self.probe),
+        };
+        Ok((Box::new(txn), self.probe.look_all(loaded)))
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.inner.check().await
+    }
+}
+
+struct ProbedTxn {
+    inner: Box<dyn WriteTxn>,
+    schema: Arc<Schema>,
+    probe: Arc<Probe>,
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl WriteTxn for ProbedTxn {
+    async fn load(&mut self, wanted: LoadRequest) -> Result<Loaded, StoreError> {
+        let loaded = self.inner.load(wanted).await?;
+        Ok(self.probe.look_all(loaded))
+    }
+
+    async fn apply(
+        &mut self,
+        commits: Vec<Arc<CommitWrite>>,
+    ) -> Result<Option<Violation>, StoreError> {
+        self.probe.see(&self.schema, &commits);
+        self.inner.apply(commits).await
+    }
+
+    async fn finish(
+        self: Box<Self>,
+        commits: Vec<Arc<CommitWrite>>,
+    ) -> Result<Finished, StoreError> {
+        let Self {
+            inner,
+            schema,
+            probe,
+        } = *self;
+        probe.see(&schema, &commits);
+        Ok(match inner.finish(commits).await? {
+            Finished::Committed => Finished::Committed,
+            Finished::Violated(inner, violation) => {
+                let txn = Self {
+                    inner,
+                    schema,
+                    probe,
+                };
+                Finished::Violated(Box::new(txn), violation)
+            }
+        })
+    }
+}

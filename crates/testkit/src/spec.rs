@@ -1,0 +1,120 @@
+//! What an instance is made from, as a value and as JSON.
+//!
+//! A harness in another language sends the JSON, so it is read tolerantly: members that are not
+//! named here are ignored. What is named but not served yet is refused, because a test that
+//! believes in it would test nothing.
+
+use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+use tidewater_engine::EngineConfig;
+use tidewater_server::ServerConfig;
+
+/// What an instance is made from. As JSON, members that are not named here are ignored.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceSpec {
+    /// A schema document, in the IR or the runtime form.
+    pub schema: Json,
+    /// The partition everybody is in.
+    #[serde(default = "default_partition")]
+    pub partition: String,
+    /// Where the clock begins, Unix milliseconds.
+    #[serde(default = "default_now_ms")]
+    pub now_ms: i64,
+    /// Limits other than the defaults.
+    #[serde(default)]
+    pub limits: InstanceLimits,
+    /// Not served yet: refused unless absent, null or false.
+    #[serde(default, skip_serializing)]
+    pub signed_urls: Json,
+    /// Not served yet: refused unless absent, null or false.
+    #[serde(default, skip_serializing)]
+    pub leases: Json,
+    /// Distinguishes the ids of this instance from those of others.
+    #[serde(default)]
+    pub seed: u64,
+}
+
+impl InstanceSpec {
+    /// An instance with this schema and defaults for everything else.
+    pub fn new(schema: Json) -> Self {
+        Self {
+            schema,
+            partition: default_partition(),
+            now_ms: default_now_ms(),
+            limits: InstanceLimits::default(),
+            signed_urls: Json::Null,
+            leases: Json::Null,
+            seed: 0,
+        }
+    }
+
+    /// Refuses what this server cannot do yet.
+    pub(crate) fn check(&self) -> Result<()> {
+        for (name, wish) in [("signedUrls", &self.signed_urls), ("leases", &self.leases)] {
+            if !matches!(wish, Json::Null | Json::Bool(false)) {
+                bail!("{name} is not supported by this server");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn default_partition() -> String {
+    "p1".to_owned()
+}
+
+/// A day in July 2026.
+fn default_now_ms() -> i64 {
+    1_782_993_600_000
+}
+
+/// Limits of an instance; what is absent has the default of production.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InstanceLimits {
+    /// Operations over all commits of one request.
+    pub max_operations_per_request: Option<usize>,
+    /// Largest rows segment sent inside a response.
+    pub inline_segment_max_bytes: Option<usize>,
+    /// Payload bytes of one incremental section or snapshot page.
+    pub section_max_bytes: Option<usize>,
+    /// Largest request body after decompression.
+    #[serde(alias = "maxBodyBytes", alias = "maxRequestBytes")]
+    pub max_request_body_bytes: Option<usize>,
+    /// Commits that may wait for the writer.
+    pub max_queued_commits: Option<usize>,
+    /// How long a published segment can be fetched.
+    #[serde(alias = "segmentLifetimeMs")]
+    pub segment_ttl_ms: Option<i64>,
+}
+
+impl InstanceLimits {
+    pub(crate) fn engine(&self) -> EngineConfig {
+        let default = EngineConfig::default();
+        EngineConfig {
+            operations_per_request_max: self
+                .max_operations_per_request
+                .unwrap_or(default.operations_per_request_max),
+            inline_segment_bytes_max: self
+                .inline_segment_max_bytes
+                .unwrap_or(default.inline_segment_bytes_max),
+            section_bytes_max: self.section_max_bytes.unwrap_or(default.section_bytes_max),
+            queued_commits_max: self
+                .max_queued_commits
+                .unwrap_or(default.queued_commits_max),
+            ..default
+        }
+    }
+
+    pub(crate) fn server(&self) -> ServerConfig {
+        let default = ServerConfig::default();
+        ServerConfig {
+            request_bytes_max: self
+                .max_request_body_bytes
+                .unwrap_or(default.request_bytes_max),
+            ..default
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The host as a harness in another language sees it: JSON over HTTP, and the program itself.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+};
+
+use serde_json::{Value, json};
+use tidewater_testkit::{StoreKind, schema};
+use tidewater_wire::WireVersion;
+
+use crate::{
+    message::{commit, delete},
+    raw::Raw,
+    support::World,
+};
+
+on_every_store!(
+    the_switches_answer_as_documented,
+    rows_are_listed_with_their_scopes_in_bytewise_order,
+    what_cannot_be_done_is_refused_with_a_reason,
+);
+
+fn call(method: &str, url: &str, body: &Value) -> (u16, Value) {
+    let request = http::Request::builder()
+        .method(method)
+        .uri(url)
+        .header("content-type", "application/json")
+        .body(body.to_string())
+        .unwrap();
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .allow_non_standard_methods(true)
+        .build()
+        .into();
+    let mut response = agent.run(request).unwrap();
+    let text = response.body_mut().read_to_string().unwrap();
+    (
+        response.status().as_u16(),
+        serde_json::from_str(&text).unwrap(),
+    )
+}
+
+#[track_caller]
+fn check(method: &str, url: &str, body: Value, expected: Value) {
+    assert_eq!(call(method, url, &body), (200, expected));
+}
+
+/// An instance made over HTTP; the address of its mount.
+fn make(base: &str) -> String {
+    let spec = json!({
+        "schema": schema::notes(1).json(), "partition": "p9", "nowMs": 1_000,
+        "limits": { "maxOperationsPerRequest": 2, "somethingElse": 7 }, "leases": false,
+        "comment": "tolerated",
+    });
+    let (status, made) = call("POST", &format!("{base}/instances"), &spec);
+    assert_eq!(status, 200, "{made}");
+    format!("{base}/i/{}", made["id"].as_str().unwrap())
+}
+
+/// A client of an instance made over HTTP.
+fn client(world: &World, mount: &str) -> Raw {
+    let mut raw = Raw::new(world, "alice", "c1", WireVersion::V3);
+    mount.clone_into(&mut raw.url);
+    raw.acquire_epoch();
+    raw
+}
+
+fn base(world: &World) -> String {
+    world.url.rsplit_once("/i/").unwrap().0.to_owned()
+}
+
+fn the_switches_answer_as_documented(kind: StoreKind) {
+    let world = World::of_notes(kind);
+    let base = base(&world);
+    let mount = make(&base);
+    let at = |action: &str| format!("{mount}/control/{action}");
+    check("GET", &at("clock"), json!({}), json!({ "nowMs": 1_000 }));
+    check(
+        "POST",
+        &at("clock"),
+        json!({ "advanceMs": 500 }),
+        json!({ "nowMs": 1_500 }),
+    );
+    check(
+        "GET",
+        &at("head"),
+        json!({}),
+        json!({ "head": 0, "maxCommitSeq": 0 }),
+    );
+    check("GET", &at("horizon"), json!({}), json!({ "horizonSeq": 0 }));
+    check("GET", &at("epoch"), json!({}), json!({ "logEpoch": null }));
+    check("POST", &at("prune"), json!({}), json!({ "horizonSeq": 0 }));
+    let raw = client(&world, &mount);
+    let epoch = raw.author.log_epoch.as_deref();
+    check("GET", &at("epoch"), json!({}), json!({ "logEpoch": epoch }));
+
+    let put = |id: &str| raw.author.upsert("notes", &whole(id), None);
+    assert_eq!(raw.reject(commit("k0", vec![put("n0")])), "sync.forbidden");
+    let allowed = json!({ "actorId": "alice", "allowed": { "team_id": ["t1"] } });
+    check("POST", &at("allowed-scopes"), allowed, json!({}));
+    assert_eq!(raw.apply(commit("k1", vec![put("n1")])), 1);
+    check(
+        "GET",
+        &at("head"),
+        json!({}),
+        json!({ "head": 1, "maxCommitSeq": 1 }),
+    );
+
+    check(
+        "POST",
+        &at("fail-next-idempotency-lookup"),
+        json!({}),
+        json!({}),
+    );
+    assert_eq!(
+        raw.reject(commit("k1", vec![put("n1")])),
+        "sync.idempotency_cache_miss"
+    );
+
+    check(
+        "POST",
+        &at("resolver"),
+        json!({ "mode": "failing" }),
+        json!({}),
+    );
+    assert_eq!(raw.reject(commit("k2", vec![put("n2")])), "sync.forbidden");
+    check(
+        "POST",
+        &at("resolver"),
+        json!({ "mode": "outage" }),
+        json!({}),
+    );
+    let refusal = raw
+        .send(raw.author.request(vec![], Some(vec![])))
+        .unwrap_err();
+    assert_eq!(
+        (refusal.status, refusal.code()),
+        (401, "sync.auth_lease_required")
+    );
+    check("POST", &at("resolver"), json!({ "mode": "ok" }), json!({}));
+
+    check("POST", &at("backup"), json!({}), json!({}));
+    raw.apply(commit("k3", vec![delete("notes", "n1")]));
+    let prune = json!({ "activeWindowMs": 0, "ageForceMs": 0, "minRetainedCommits": 1 });
+    check("POST", &at("prune"), prune, json!({ "horizonSeq": 1 }));
+    let (status, restored) = call("POST", &at("restore"), &json!({}));
+    assert_eq!(status, 200);
+    assert_ne!(restored["logEpoch"].as_str(), epoch);
+    check(
+        "GET",
+        &at("head"),
+        json!({}),
+        json!({ "head": 1, "maxCommitSeq": 1 }),
+    );
+    check("GET", &at("horizon"), json!({}), json!({ "horizonSeq": 0 }));
+
+    let next = schema::SchemaDoc::new(2).table(schema::notes_table().nullable("color", "string"));
+    let wish = json!({ "schema": next.json() });
+    check("POST", &at("schema"), wish, json!({ "schemaVersion": 2 }));
+
+    let id = mount.rsplit_once('/').unwrap().1;
+    check(
+        "DELETE",
+        &format!("{base}/instances/{id}"),
+        json!({}),
+        json!({}),
+    );
+    assert_eq!(call("GET", &at("head"), &json!({})).0, 404);
+}
+
+fn whole(id: &str) -> Value {
+    json!({
+        "id": id, "team_id": "t1", "title": "x", "stars": 1, "done": true, "meta": "[1]",
+        "body": { "$bytes": "0a0b" },
+    })
+}
+
+fn rows_are_listed_with_their_scopes_in_bytewise_order(kind: StoreKind) {
+    let world = World::of_notes(kind);
+    let mount = make(&base(&world));
+    let rows = format!("{mount}/control/rows?table=notes");
+    check("GET", &rows, json!({}), json!({ "rows": [] }));
+    let allowed = json!({ "actorId": "alice", "allowed": { "team_id": ["*"] } });
+    check(
+        "POST",
+        &format!("{mount}/control/allowed-scopes"),
+        allowed,
+        json!({}),
+    );
+    let raw = client(&world, &mount);
+    for id in ["b", "B", "é", "a"] {
+        raw.apply(commit(
+            id,
+            vec![raw.author.upsert("notes", &whole(id), None)],
+        ));
+    }
+    let expected: Vec<Value> = ["B", "a", "b", "é"]
+        .into_iter()
+        .map(|id| {
+            let scopes = json!({ "team_id": "t1" });
+            json!({ "rowId": id, "version": 1, "values": whole(id), "scopes": scopes })
+        })
+        .collect();
+    check("GET", &rows, json!({}), json!({ "rows": expected }));
+}
+
+fn what_cannot_be_done_is_refused_with_a_reason(kind: StoreKind) {
+    let world = World::of_notes(kind);
+    let base = base(&world);
+    let mount = make(&base);
+    let refused = |method: &str, url: String, body: Value, expected: u16| {
+        let (status, answer) = call(method, &url, &body);
+        assert_eq!(status, expected, "{method} {url}: {answer}");
+        assert!(
+            answer["error"]
+                .as_str()
+                .is_some_and(|error| !error.is_empty()),
+            "{answer}"
+        );
+    };
+    refused("POST", format!("{base}/instances"), json!({}), 400);
+    refused(
+        "POST",
+        format!("{base}/instances"),
+        json!({ "schema": {} }),
+        400,
+    );
+    let leases = json!({ "schema": schema::notes(1).json(), "leases": { "ttlMs": 1 } });
+    refused("POST", format!("{base}/instances"), leases, 400);
+    refused("DELETE", format!("{base}/instances/none"), json!({}), 404);
+    refused("POST", format!("{base}/i/none/sync"), json!({}), 404);
+    refused(
+        "POST",
+        format!("{mount}/control/unheard-of"),
+        json!({}),
+        404,
+    );
+    refused("GET", format!("{mount}/control/backup"), json!({}), 404);
+    refused(
+        "POST",
+        format!("{mount}/control/resolver"),
+        json!({ "mode": "odd" }),
+        400,
+    );
+    refused("POST", format!("{mount}/control/clock"), json!({}), 400);
+    refused("POST", format!("{mount}/control/restore"), json!({}), 500);
+    refused("GET", format!("{mount}/control/rows"), json!({}), 400);
+    refused(
+        "GET",
+        format!("{mount}/control/rows?table=none"),
+        json!({}),
+        400,
+    );
+    refused("GET", format!("{base}/elsewhere"), json!({}), 404);
+}
+
+#[test]
+fn the_program_prints_its_port_and_ends_with_its_standard_input() {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_testhost"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(program.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let port: u16 = line.trim_end().parse().unwrap();
+    let mount = make(&format!("http://127.0.0.1:{port}"));
+    check(
+        "GET",
+        &format!("{mount}/control/clock"),
+        json!({}),
+        json!({ "nowMs": 1_000 }),
+    );
+    drop(program.stdin.take());
+    assert!(program.wait().unwrap().success());
+}

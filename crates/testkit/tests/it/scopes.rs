@@ -1,0 +1,152 @@
+//! Who sees what, and what happens when that changes (§3.2, §3.3, §3.4).
+
+use serde_json::json;
+use tidewater_testkit::{ResolverMode, StoreKind, scopes};
+
+use crate::support::{Replica, World};
+
+on_every_store!(
+    a_revoked_scope_takes_its_rows_from_the_device,
+    only_the_revoked_grant_is_taken,
+    a_failing_resolver_forbids_writes_and_revokes_until_it_recovers,
+    an_outage_of_the_resolver_revokes_nothing,
+    rows_of_other_scopes_are_never_delivered,
+    a_write_outside_the_allowed_scopes_is_refused,
+);
+
+fn status(replica: &Replica, id: &str) -> String {
+    replica.client.subscription_state(id).unwrap().status
+}
+
+fn a_revoked_scope_takes_its_rows_from_the_device(kind: StoreKind) {
+    let world = World::of_notes(kind);
+    let (mut alice, mut bob) = (world.replica("alice"), world.replica("bob"));
+    alice.put("n1", "secret");
+    alice.sync();
+    bob.sync();
+    assert_eq!(bob.titles().len(), 1);
+
+    world.allow("bob", scopes([]));
+    let report = bob.sync();
+    assert_eq!(report.revoked, ["s1"]);
+    assert_eq!(status(&bob, "s1"), "revoked");
+    assert_eq!(bob.titles(), []);
+    alice.sync();
+    assert_eq!(alice.titles().len(), 1);
+
+    world.allow("bob", scopes([("team_id", &["t1"])]));
+    bob.subscribe("s1", "notes", &[("team_id", &["t1"])]);
+    bob.sync();
+    bob.assert_agrees(&world);
+}
+
+fn only_the_revoked_grant_is_taken(kind: StoreKind) {
+    let world = World::of_notes(kind);
+    world.allow("alice", scopes([("team_id", &["t1", "t2"])]));
+    world.allow("bob", scopes([("team_id", &["t1", "t2"])]));
+    let mut alice = world.bare_replica("alice", "a");
+    alice.subscribe("s1", "notes", &[("team_id", &["t1", "t2"])]);
+    for (id, team) in [("n1", "t1"), ("n2", "t2")] {
+        let values = crate::support::note(id, team, "x");
+        let table = "notes".to_owned();
+        alice.mutate(syncular_client::Mutation::Upsert {
+            table,
+            values,
+            base_version: None,
+        });
+    }
+    alice.sync();
+    let mut bob = world.bare_replica("bob", "b");
+    bob.subscribe("s1", "notes", &[("team_id", &["t1"])]);
+    bob.subscribe("s2", "notes", &[("team_id", &["t2"])]);
+    bob.sync();
+    assert_eq!(bob.titles().len(), 2);
+    world.allow("bob", scopes([("team_id", &["t1"])]));
+    let report = bob.sync();
+    assert_eq!(report.revoked, ["s2"]);
+    let ids: Vec<_> = bob.titles().into_iter().map(|(id, ..)| id).collect();
+    assert_eq!(ids, ["n1"]);
+    assert_eq!(status(&bob, "s1"), "active");
+}
+
+fn a_failing_resolver_forbids_writes_and_revokes_until_it_recovers(kind: StoreKind) {
+    let world = World::of_notes(kind);
+    let mut alice = world.replica("alice");
+    alice.put("n1", "one");
+    alice.sync();
+    world.instance.resolver().set_mode(ResolverMode::Failing);
+    let commit = alice.put("n2", "two");
+    let report = alice.sync();
+    assert_eq!(report.rejected, [commit]);
+    assert_eq!(alice.client.rejections()[0].code, "sync.forbidden");
+    assert_eq!(report.revoked, ["s1"]);
+    assert_eq!(world.head(), 1);
+
+    world.instance.resolver().set_mode(ResolverMode::Ok);
+    alice.subscribe("s1", "notes", &[("team_id", &["t1"])]);
+    alice.put("n3", "three");
+    alice.sync();
+    assert_eq!(world.head(), 2);
+}
+
+fn an_outage_of_the_resolver_revokes_nothing(kind: StoreKind) {
+    let world = World::of_notes(kind);
+    let mut alice = world.replica("alice");
+    alice.put("n1", "one");
+    alice.sync();
+    world.instance.resolver().set_mode(ResolverMode::Outage);
+    alice.put("n2", "two");
+    assert_eq!(alice.failed_round(), "sync.auth_lease_required");
+    assert_eq!(alice.titles().len(), 2);
+    assert_eq!(status(&alice, "s1"), "active");
+    world.instance.resolver().set_mode(ResolverMode::Ok);
+    alice.sync();
+    assert_eq!(world.head(), 2);
+    alice.assert_agrees(&world);
+}
+
+fn rows_of_other_scopes_are_never_delivered(kind: StoreKind) {
+    let world = World::of_notes(kind);
+    world.allow("carol", scopes([("team_id", &["*"])]));
+    let (mut bob, mut carol) = (world.replica("bob"), world.bare_replica("carol", "c"));
+    bob.sync();
+    carol.subscribe("s1", "notes", &[("team_id", &["t1", "t2"])]);
+    for (id, team) in [("n1", "t1"), ("n2", "t2"), ("n3", "t2")] {
+        let values = crate::support::note(id, team, "x");
+        let table = "notes".to_owned();
+        carol.mutate(syncular_client::Mutation::Upsert {
+            table,
+            values,
+            base_version: None,
+        });
+    }
+    carol.sync();
+    bob.sync();
+    let ids: Vec<_> = bob.titles().into_iter().map(|(id, ..)| id).collect();
+    assert_eq!(ids, ["n1"]);
+    // The cursor passes over commits that are none of its business.
+    assert_eq!(bob.client.subscription_state("s1").unwrap().cursor, 3);
+    carol.assert_agrees(&world);
+}
+
+fn a_write_outside_the_allowed_scopes_is_refused(kind: StoreKind) {
+    let world = World::of_notes(kind);
+    let mut alice = world.replica("alice");
+    alice.sync();
+    let values = crate::support::note("n1", "t2", "x");
+    let table = "notes".to_owned();
+    alice.mutate(syncular_client::Mutation::Upsert {
+        table,
+        values,
+        base_version: None,
+    });
+    let report = alice.sync();
+    assert_eq!(report.rejected.len(), 1);
+    let rejection = &alice.client.rejections()[0];
+    assert_eq!(
+        (rejection.code.as_str(), rejection.retryable),
+        ("sync.forbidden", false)
+    );
+    assert_eq!(world.head(), 0);
+    assert_eq!(json!(world.rows("notes")), json!([]));
+}

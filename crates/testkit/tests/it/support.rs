@@ -1,0 +1,279 @@
+//! A server for one test, and the published client against it.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use syncular_client::{
+    ClientLimits, Mutation, SegmentRequest, SyncClient, SyncOutcome, SyncReport, Transport,
+    TransportError, native_transport::HostTransport,
+};
+use tidewater_testkit::{
+    Instance, InstanceSpec, RowView, ScopeLists, StoreKind, TestServer, schema, scopes,
+};
+
+/// Makes a test of each function for each store: `on_every_store!(it_converges, it_resumes)`.
+macro_rules! on_every_store {
+    ($($name:ident),+ $(,)?) => {
+        mod on_memory {
+            $(#[test] fn $name() { super::$name(tidewater_testkit::StoreKind::Memory); })+
+        }
+    };
+}
+
+/// A server with one instance.
+pub(crate) struct World {
+    pub(crate) url: String,
+    pub(crate) instance: Arc<Instance>,
+    pub(crate) schema: Value,
+    server: TestServer,
+}
+
+impl World {
+    /// Notes, with alice and bob in team t1.
+    pub(crate) fn of_notes(kind: StoreKind) -> Self {
+        let world = Self::new(kind, InstanceSpec::new(schema::notes(1).json()));
+        for actor in ["alice", "bob"] {
+            world.allow(actor, scopes([("team_id", &["t1"])]));
+        }
+        world
+    }
+
+    pub(crate) fn new(kind: StoreKind, spec: InstanceSpec) -> Self {
+        let server = TestServer::start(kind).unwrap();
+        let (url, instance) = server.create(&spec).unwrap();
+        Self {
+            url,
+            instance,
+            schema: spec.schema,
+            server,
+        }
+    }
+
+    pub(crate) fn allow(&self, actor: &str, allowed: ScopeLists) {
+        self.instance.resolver().allow(actor, allowed);
+    }
+
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.server.block_on(future)
+    }
+
+    /// The rows of a table as the database holds them.
+    pub(crate) fn rows(&self, table: &str) -> Vec<RowView> {
+        self.block_on(self.instance.rows(table)).unwrap()
+    }
+
+    pub(crate) fn head(&self) -> u64 {
+        self.block_on(self.instance.head()).unwrap().get()
+    }
+
+    /// A replica of team t1's notes that has not synced yet.
+    pub(crate) fn replica(&self, actor: &str) -> Replica {
+        let mut replica = self.bare_replica(actor, &format!("client-{actor}"));
+        replica.subscribe("s1", "notes", &[("team_id", &["t1"])]);
+        replica
+    }
+
+    /// A replica without subscriptions.
+    pub(crate) fn bare_replica(&self, actor: &str, client_id: &str) -> Replica {
+        let client = SyncClient::new(client_id.to_owned(), &self.schema, limits()).unwrap();
+        Replica {
+            client,
+            wire: Wire::new(&self.url, actor),
+        }
+    }
+}
+
+/// What the tests' clients ask for: rows, inline or by reference, and no images.
+pub(crate) fn limits() -> ClientLimits {
+    ClientLimits {
+        accept: Some(0b0011),
+        ..ClientLimits::default()
+    }
+}
+
+/// The published client and its connection.
+pub(crate) struct Replica {
+    pub(crate) client: SyncClient,
+    pub(crate) wire: Wire,
+}
+
+impl Replica {
+    pub(crate) fn subscribe(&mut self, id: &str, table: &str, scopes: &[(&str, &[&str])]) {
+        let scopes = scopes
+            .iter()
+            .map(|(variable, values)| {
+                let values = values.iter().map(|&value| value.to_owned()).collect();
+                ((*variable).to_owned(), values)
+            })
+            .collect();
+        self.client
+            .subscribe(id.to_owned(), table.to_owned(), scopes, None)
+            .unwrap();
+    }
+
+    /// Syncs until there is nothing left to do.
+    #[track_caller]
+    pub(crate) fn sync(&mut self) -> SyncReport {
+        match self.client.sync_until_idle(&mut self.wire, None) {
+            SyncOutcome::Ok(report) => report,
+            other => panic!("the sync did not end well: {other:?}"),
+        }
+    }
+
+    /// One round, however it ends.
+    pub(crate) fn round(&mut self) -> SyncOutcome {
+        self.client.sync(&mut self.wire)
+    }
+
+    /// One round that ends well.
+    #[track_caller]
+    pub(crate) fn good_round(&mut self) -> SyncReport {
+        match self.round() {
+            SyncOutcome::Ok(report) => report,
+            other => panic!("the round did not end well: {other:?}"),
+        }
+    }
+
+    /// One round that fails; its code.
+    #[track_caller]
+    pub(crate) fn failed_round(&mut self) -> String {
+        match self.round() {
+            SyncOutcome::Failed { error_code, .. } => error_code,
+            other => panic!("the round did not fail: {other:?}"),
+        }
+    }
+
+    /// Writes a note of team t1, whole.
+    pub(crate) fn put(&mut self, id: &str, title: &str) -> String {
+        let values = note(id, "t1", title);
+        self.mutate(Mutation::Upsert {
+            table: "notes".to_owned(),
+            values,
+            base_version: None,
+        })
+    }
+
+    /// Changes columns of a note.
+    pub(crate) fn patch(&mut self, id: &str, values: Value, base_version: Option<i64>) -> String {
+        self.client
+            .patch("notes", id, object(values), base_version)
+            .unwrap()
+    }
+
+    pub(crate) fn delete(&mut self, id: &str) -> String {
+        let row_id = id.to_owned();
+        self.mutate(Mutation::Delete {
+            table: "notes".to_owned(),
+            row_id,
+            base_version: None,
+        })
+    }
+
+    pub(crate) fn mutate(&mut self, mutation: Mutation) -> String {
+        self.client.mutate(vec![mutation]).unwrap()
+    }
+
+    /// What the app on this device sees: id, version, title.
+    pub(crate) fn titles(&self) -> Vec<(String, i64, Value)> {
+        let rows = self.client.read_rows("notes").unwrap();
+        rows.into_iter()
+            .map(|row| (row.row_id, row.version, row.values["title"].clone()))
+            .collect()
+    }
+
+    /// The device holds exactly what the database holds, column by column.
+    #[track_caller]
+    pub(crate) fn assert_agrees(&self, world: &World) {
+        let rows = self.client.read_rows("notes").unwrap().into_iter();
+        let here: Vec<_> = rows
+            .map(|row| (row.row_id, row.version, row.values))
+            .collect();
+        let rows = world.rows("notes").into_iter();
+        let there: Vec<_> = rows
+            .map(|row| (row.row_id, row.version, row.values))
+            .collect();
+        assert_eq!(here, there);
+    }
+}
+
+pub(crate) fn note(id: &str, team: &str, title: &str) -> Map<String, Value> {
+    object(json!({ "id": id, "team_id": team, "title": title, "stars": 1 }))
+}
+
+pub(crate) fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        other => panic!("not an object: {other}"),
+    }
+}
+
+/// The client's own HTTP transport, with a cable that can be cut.
+pub(crate) struct Wire {
+    inner: HostTransport,
+    /// Rounds whose answer is lost after the server has given it.
+    pub(crate) answers_to_lose: u32,
+    /// Segment downloads that succeed before all fail.
+    pub(crate) downloads_left: Option<u32>,
+    /// Rounds and downloads that reached the server.
+    pub(crate) rounds: u32,
+    pub(crate) downloads: u32,
+    /// The last request sent, byte for byte.
+    pub(crate) last_request: Vec<u8>,
+}
+
+impl Wire {
+    pub(crate) fn new(url: &str, actor: &str) -> Self {
+        let authorization = format!("Bearer {actor}");
+        let config = json!({ "baseUrl": url, "headers": { "authorization": authorization } });
+        Self {
+            inner: HostTransport::from_config(&config).unwrap(),
+            answers_to_lose: 0,
+            downloads_left: None,
+            rounds: 0,
+            downloads: 0,
+            last_request: Vec::new(),
+        }
+    }
+}
+
+impl Transport for Wire {
+    fn sync(&mut self, request: &[u8]) -> Result<Vec<u8>, TransportError> {
+        self.rounds += 1;
+        self.last_request = request.to_vec();
+        let answer = self.inner.sync(request)?;
+        if self.answers_to_lose > 0 {
+            self.answers_to_lose -= 1;
+            return Err(TransportError::new("transport.failed", "the cable was cut"));
+        }
+        Ok(answer)
+    }
+
+    fn realtime_sync(&mut self, request: &[u8]) -> Result<Vec<u8>, TransportError> {
+        self.inner.realtime_sync(request)
+    }
+
+    fn download_segment(
+        &mut self,
+        request: &SegmentRequest,
+        on_progress: &mut dyn FnMut(u64),
+    ) -> Result<Vec<u8>, TransportError> {
+        if self.downloads_left == Some(0) {
+            return Err(TransportError::new("transport.failed", "the cable was cut"));
+        }
+        self.downloads_left = self.downloads_left.map(|left| left - 1);
+        self.downloads += 1;
+        self.inner.download_segment(request, on_progress)
+    }
+
+    fn realtime_connect(&mut self) -> Result<(), TransportError> {
+        self.inner.realtime_connect()
+    }
+
+    fn realtime_send(&mut self, text: &str) -> Result<(), TransportError> {
+        self.inner.realtime_send(text)
+    }
+
+    fn realtime_close(&mut self) -> Result<(), TransportError> {
+        self.inner.realtime_close()
+    }
+}

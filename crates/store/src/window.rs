@@ -192,6 +192,20 @@ impl WindowBuilder {
         commit.changes.end = self.changes.len();
     }
 
+    /// Takes back the commit begun last with its changes: an implementation that reads changes
+    /// one by one knows only then that it does not fit.
+    pub fn drop_last_commit(&mut self) {
+        let Some(commit) = self.commits.pop() else {
+            return;
+        };
+        let changes = self.changes.drain(commit.changes);
+        self.payload_bytes -= changes
+            .filter_map(|change| change.row)
+            .map(|(_, payload)| payload.len())
+            .sum::<usize>();
+        self.bytes.truncate(commit.actor.start);
+    }
+
     /// Changes so far.
     pub fn change_count(&self) -> usize {
         self.changes.len()

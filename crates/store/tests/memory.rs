@@ -5,7 +5,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tidewater_model::PartitionId;
 use tidewater_store::{
-    MemoryStore, PushKey, RowKey, Store, StoredResult, conformance::Database, store_conformance,
+    MemoryStore, PushKey, RowKey, Store, StoredResult,
+    conformance::{Database, history},
+    store_conformance,
 };
 
 /// Its store stays when it is closed, as a file would.
@@ -37,3 +39,11 @@ impl Database for MemoryDatabase {
 }
 
 store_conformance!(MemoryDatabase::default());
+
+#[test]
+fn two_memory_stores_have_the_same_history() {
+    for seed in 0..8 {
+        let (left, right) = (MemoryDatabase::default(), MemoryDatabase::default());
+        history::run(seed, 150, &left, &right);
+    }
+}

@@ -469,11 +469,8 @@ impl Draft {
 
     /// Deletes a row for good.
     #[must_use]
-    pub fn delete(mut self, item: &Item) -> Self {
-        self.applied()
-            .tombstones
-            .push((item.table, item.row_id(), item.scopes()));
-        self.remove(item)
+    pub fn delete(self, item: &Item) -> Self {
+        self.remove(item).bury(item)
     }
 
     /// Deletes a row that this commit inserts again.
@@ -481,6 +478,15 @@ impl Draft {
     pub fn remove(self, item: &Item) -> Self {
         let scopes = item.scopes();
         self.change(item.table, item.row_id(), ChangeKind::Delete { scopes })
+    }
+
+    /// Records the tombstone of a row that this commit leaves deleted.
+    #[must_use]
+    pub fn bury(mut self, item: &Item) -> Self {
+        self.applied()
+            .tombstones
+            .push((item.table, item.row_id(), item.scopes()));
+        self
     }
 
     /// Ends the tombstone of a row.

@@ -10,11 +10,14 @@
 //! Cases see the contract only. What it does not show, such as which rows reference a blob, a
 //! [`Database`] can show beside it; where it does not, those checks are left out.
 //!
+//! [`history`] runs one random history on two stores and compares every read.
+
 #![expect(clippy::unwrap_used, reason = "a suite of tests")]
 
 mod clients;
 mod constraints;
 pub mod fixtures;
+pub mod history;
 mod log;
 mod outcomes;
 mod preparing;

@@ -7,7 +7,7 @@
 //! **Invariant:** every check is made on every request, in the order below, and no byte of the
 //! segment is loaded before the last one has passed.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use bytes::Bytes;
 use tidewater_model::{AllowedScopes, ErrorCode, LogEpoch, PartitionId, ScopeFilter, ScopeValues};
@@ -18,7 +18,7 @@ use tidewater_wire::{MediaType, is_content_address, scope_digest};
 use crate::{Engine, Identity, ResolveError, ResolveRequest, RoundError, scope};
 
 /// A segment that the actor may have.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Eq, PartialEq)]
 pub struct SegmentGrant {
     /// Its content address; also its entity tag.
     pub segment_id: String,
@@ -26,6 +26,18 @@ pub struct SegmentGrant {
     pub media_type: MediaType,
     /// The uncompressed segment.
     pub bytes: Bytes,
+}
+
+/// Without the rows: they have no place in a log.
+impl fmt::Debug for SegmentGrant {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("SegmentGrant")
+            .field("segment_id", &self.segment_id)
+            .field("media_type", &self.media_type)
+            .field("byte_length", &self.bytes.len())
+            .finish()
+    }
 }
 
 /// Authorizes a download for the scopes it is asked for, a JSON object of string lists.

@@ -23,7 +23,7 @@ use tidewater_store::Store;
 use tidewater_wire::row::decode_row;
 
 pub(crate) use self::{
-    messages::{Answer, Ask, SeenSection, subscription},
+    messages::{Answer, Ask, SeenPage, SeenSection, subscription},
     seed::{Write, full_row, note, secret, task},
     store::ProbedStore,
 };

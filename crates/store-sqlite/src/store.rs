@@ -1,0 +1,311 @@
+//! The store: opens the database, sends each call to the thread that answers it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
+use tidewater_schema::{Schema, TableIndex};
+use tidewater_store::{
+    ActivityBatch, ClientRecord, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned,
+    PushKey, RetentionInputs, RowPage, RowScan, Store, StoreError, StoreErrorKind, StoredResult,
+    Window, WindowRequest, WriteLanes, WriteTxn,
+};
+
+use crate::{
+    clients,
+    config::SqliteConfig,
+    connection,
+    connection::Role,
+    error::failed,
+    home::Home,
+    layout::CurrentLayout,
+    load, migrate, partitions, prune,
+    readers::Readers,
+    scan, window,
+    worker::{Seat, Worker},
+    writer::Writer,
+};
+
+/// A SQLite database.
+#[derive(Debug)]
+pub struct SqliteStore {
+    layout: Arc<CurrentLayout>,
+    readers: Readers,
+    writer: Writer,
+}
+
+impl SqliteStore {
+    /// Opens a database, or creates it, for this store alone.
+    ///
+    /// Blocks: recovering the log of a server that was killed may take a while.
+    ///
+    /// # Errors
+    ///
+    /// Refused when another store has the database open.
+    pub fn open(config: SqliteConfig) -> Result<Self, StoreError> {
+        let home = Arc::new(Home::claim(&config.location)?);
+        let config = Arc::new(config);
+        let layout = Arc::new(CurrentLayout::default());
+        let start = |name: String, role: Role| {
+            let connection = connection::open(&home, &config, role)?;
+            let seat = Seat {
+                home: Arc::clone(&home),
+                config: Arc::clone(&config),
+                layout: Arc::clone(&layout),
+                role,
+            };
+            Worker::start(name, connection, seat).map_err(|error| {
+                StoreError::new(StoreErrorKind::Unavailable, "start a thread").with_source(error)
+            })
+        };
+        // The writer first: it creates the file and turns the log on.
+        let writer = Writer::new(start("sqlite-writer".to_owned(), Role::Writer)?);
+        let readers = (0..config.readers.get())
+            .map(|number| start(format!("sqlite-reader-{number}"), Role::Reader))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            layout,
+            readers: Readers::new(readers),
+            writer,
+        })
+    }
+
+    /// Closes the database: what was begun is finished, and the log is moved into the file.
+    ///
+    /// Blocks. Dropping the store does the same. A write transaction that is still in the hands
+    /// of a caller keeps the database open until it is dropped.
+    pub fn close(&self) {
+        self.readers.close();
+        self.writer.close();
+    }
+
+    /// What [`Store::prepare`] would do with a schema, step by step, for people to read.
+    ///
+    /// # Errors
+    ///
+    /// The refusal that `prepare` would answer.
+    pub async fn plan_migration(&self, schema: &Arc<Schema>) -> Result<Vec<String>, StoreError> {
+        let schema = Arc::clone(schema);
+        self.readers
+            .run("plan a migration", move |session| {
+                let steps = migrate::plan(session, &schema)?;
+                Ok(steps.iter().map(ToString::to_string).collect())
+            })
+            .await
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn prepare(&self, schema: &Arc<Schema>) -> Result<(), StoreError> {
+        let schema = Arc::clone(schema);
+        let current = Arc::clone(&self.layout);
+        self.writer
+            .run_bare("prepare the database", move |session| {
+                let layout = migrate::prepare(session, &schema)?;
+                current.replace(Arc::new(layout));
+                Ok(())
+            })
+            .await
+    }
+
+    fn write_lanes(&self) -> WriteLanes {
+        WriteLanes::One
+    }
+
+    async fn touch_partition(&self, touch: PartitionTouch) -> Result<PartitionRecord, StoreError> {
+        self.writer
+            .run("touch a partition", move |session| {
+                partitions::touch(session, &touch)
+            })
+            .await
+    }
+
+    async fn find_partition(
+        &self,
+        partition: &PartitionId,
+    ) -> Result<Option<PartitionRecord>, StoreError> {
+        const DURING: &str = "find a partition";
+        let partition = partition.clone();
+        self.readers
+            .run(DURING, move |session| {
+                partitions::find(&mut session.queries, &partition, DURING)
+            })
+            .await
+    }
+
+    async fn list_partitions(
+        &self,
+        after: Option<&PartitionId>,
+        limit: usize,
+    ) -> Result<Vec<PartitionRecord>, StoreError> {
+        let after = after.cloned();
+        self.readers
+            .run("list partitions", move |session| {
+                partitions::list(session, after.as_ref(), limit)
+            })
+            .await
+    }
+
+    async fn rotate_epoch(
+        &self,
+        partition: &PartitionId,
+        epoch: &LogEpoch,
+        at_ms: i64,
+    ) -> Result<PartitionRecord, StoreError> {
+        let (partition, epoch) = (partition.clone(), epoch.clone());
+        self.writer
+            .run("rotate an epoch", move |session| {
+                partitions::rotate_epoch(session, &partition, &epoch, at_ms)
+            })
+            .await
+    }
+
+    async fn read_window(&self, request: WindowRequest) -> Result<Window, StoreError> {
+        self.readers
+            .run("read the log", move |session| {
+                window::read_window(session, &request)
+            })
+            .await
+    }
+
+    async fn scan_rows(&self, scan: RowScan) -> Result<RowPage, StoreError> {
+        self.readers
+            .run("scan rows", move |session| scan::scan_rows(session, &scan))
+            .await
+    }
+
+    async fn newest_change(
+        &self,
+        partition: &PartitionId,
+        table: TableIndex,
+        variable: &str,
+        values: &[String],
+    ) -> Result<Option<CommitSeq>, StoreError> {
+        let partition = partition.clone();
+        let variable = variable.to_owned();
+        let values = values.to_vec();
+        self.readers
+            .run("find the newest change", move |session| {
+                window::newest_change(session, &partition, table, &variable, &values)
+            })
+            .await
+    }
+
+    async fn find_push_result(&self, key: &PushKey) -> Result<Option<StoredResult>, StoreError> {
+        const DURING: &str = "find an outcome";
+        let key = key.clone();
+        self.readers
+            .run(DURING, move |session| {
+                load::find_push_result(&mut session.queries, &key, DURING)
+            })
+            .await
+    }
+
+    async fn find_client(
+        &self,
+        partition: &PartitionId,
+        client: &ClientId,
+    ) -> Result<Option<ClientRecord>, StoreError> {
+        const DURING: &str = "find a client";
+        let (partition, client) = (partition.clone(), client.clone());
+        self.readers
+            .run(DURING, move |session| {
+                clients::find_client(&mut session.queries, &partition, &client, DURING)
+            })
+            .await
+    }
+
+    async fn list_clients(
+        &self,
+        partition: &PartitionId,
+        after: Option<&ClientId>,
+        limit: usize,
+    ) -> Result<Vec<(ClientId, ClientRecord)>, StoreError> {
+        let (partition, after) = (partition.clone(), after.cloned());
+        self.readers
+            .run("list clients", move |session| {
+                clients::list_clients(session, &partition, after.as_ref(), limit)
+            })
+            .await
+    }
+
+    async fn put_activity(&self, batch: ActivityBatch) -> Result<(), StoreError> {
+        self.writer
+            .run("write activity", move |session| {
+                partitions::put_activity(session, &batch)
+            })
+            .await
+    }
+
+    async fn retention_inputs(
+        &self,
+        partition: &PartitionId,
+        seen_since_ms: i64,
+        aged_before_ms: i64,
+    ) -> Result<RetentionInputs, StoreError> {
+        let partition = partition.clone();
+        self.readers
+            .run("read retention inputs", move |session| {
+                prune::retention_inputs(session, &partition, seen_since_ms, aged_before_ms)
+            })
+            .await
+    }
+
+    async fn prune(
+        &self,
+        partition: &PartitionId,
+        epoch: &LogEpoch,
+        horizon: HorizonSeq,
+    ) -> Result<Pruned, StoreError> {
+        const DURING: &str = "prune the log";
+        let (name, epoch) = (partition.clone(), epoch.clone());
+        let (previous, horizon) = self
+            .writer
+            .run(DURING, move |session| {
+                prune::raise_horizon(session, &name, &epoch, horizon)
+            })
+            .await?;
+        let mut removed_commits = 0;
+        loop {
+            let name = partition.clone();
+            let piece = self
+                .writer
+                .run(DURING, move |session| {
+                    prune::delete_piece(session, &name, horizon)
+                })
+                .await?;
+            removed_commits += piece.commits;
+            if piece.is_last {
+                return Ok(Pruned {
+                    previous,
+                    horizon,
+                    removed_commits,
+                });
+            }
+        }
+    }
+
+    async fn begin_write(
+        &self,
+        wanted: LoadRequest,
+    ) -> Result<(Box<dyn WriteTxn>, Loaded), StoreError> {
+        self.writer.begin(wanted).await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        const DURING: &str = "check the database";
+        self.readers
+            .run(DURING, |session| {
+                let pinged = session.queries.ping.find(&[], |_| Ok(()));
+                pinged.map(drop).map_err(failed(DURING))
+            })
+            .await
+    }
+}

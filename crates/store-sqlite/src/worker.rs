@@ -1,0 +1,155 @@
+//! Threads that own a connection each and run what they are sent.
+//!
+//! A job is a closure that gets the connection's [`Session`]. Who sends one holds the right to
+//! that thread (the writer's turn, a reader's permit), so the queue of a thread is never longer
+//! than one. The answer comes back through a channel of its own; when nobody waits for it any
+//! more, the job is not begun.
+//!
+//! A panic inside a job is the caller's: it ends the job, not the thread, and goes on where the
+//! answer would have been received.
+
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread::{self, JoinHandle},
+};
+
+use rusqlite::Connection;
+use tidewater_store::StoreError;
+use tokio::sync::oneshot;
+
+use crate::{
+    config::SqliteConfig,
+    connection::{self, Role},
+    error::disconnected,
+    home::Home,
+    layout::CurrentLayout,
+    session::Session,
+};
+
+/// What a thread runs.
+pub(crate) type Job = Box<dyn FnOnce(&mut Session<'_>) + Send>;
+
+/// Where a thread's jobs are sent.
+pub(crate) type Jobs = SyncSender<Job>;
+
+/// What a thread needs to open its connection, now and again.
+pub(crate) struct Seat {
+    pub(crate) home: Arc<Home>,
+    pub(crate) config: Arc<SqliteConfig>,
+    pub(crate) layout: Arc<CurrentLayout>,
+    pub(crate) role: Role,
+}
+
+/// A running thread.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) jobs: Jobs,
+    pub(crate) thread: JoinHandle<()>,
+}
+
+impl Worker {
+    /// Starts a thread that serves one connection until every sender of jobs is gone.
+    pub(crate) fn start(name: String, connection: Connection, seat: Seat) -> io::Result<Self> {
+        let (jobs, queue) = sync_channel(1);
+        let thread = thread::Builder::new()
+            .name(name)
+            .stack_size(STACK_BYTES)
+            .spawn(move || run(Some(connection), &seat, &queue))?;
+        Ok(Self { jobs, thread })
+    }
+}
+
+/// Runs work on a thread and waits for what it gives back.
+pub(crate) async fn submit<T: Send + 'static>(
+    jobs: &Jobs,
+    during: &'static str,
+    work: impl FnOnce(&mut Session<'_>) -> T + Send + 'static,
+) -> Result<T, StoreError> {
+    let (reply, answer) = oneshot::channel();
+    let job: Job = Box::new(move |session| {
+        if reply.is_closed() {
+            return;
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(session)));
+        if outcome.is_err() {
+            session.abandon();
+        }
+        // Nobody listens: what was prepared for them is dropped, and undoes itself.
+        drop(reply.send(outcome));
+    });
+    if jobs.try_send(job).is_err() {
+        return Err(disconnected(during));
+    }
+    match answer.await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(panic)) => resume_unwind(panic),
+        Err(_) => Err(disconnected(during)),
+    }
+}
+
+fn run(first: Option<Connection>, seat: &Seat, queue: &Receiver<Job>) {
+    let mut connection = first;
+    while let Ok(job) = queue.recv() {
+        if connection.is_none() {
+            connection = reopen(seat);
+        }
+        // Without a connection the job is dropped, and who waits for it learns that.
+        if let Some(open) = &connection
+            && serve(open, seat, job, queue) == Served::Broken
+        {
+            connection = None;
+        }
+    }
+    if let Some(connection) = connection {
+        close(connection, seat);
+    }
+}
+
+#[derive(Eq, PartialEq)]
+enum Served {
+    Done,
+    Broken,
+}
+
+/// Runs jobs until there will be no more, or until the connection breaks.
+fn serve(connection: &Connection, seat: &Seat, first: Job, queue: &Receiver<Job>) -> Served {
+    let mut session = Session::new(connection);
+    let mut job = first;
+    loop {
+        session.adopt(seat.layout.find());
+        job(&mut session);
+        if session.is_broken() {
+            return Served::Broken;
+        }
+        match queue.recv() {
+            Ok(next) => job = next,
+            Err(_) => return Served::Done,
+        }
+    }
+}
+
+fn reopen(seat: &Seat) -> Option<Connection> {
+    connection::open(&seat.home, &seat.config, seat.role)
+        .inspect_err(|error| tracing::error!(%error, "a connection could not be opened again"))
+        .ok()
+}
+
+fn close(connection: Connection, seat: &Seat) {
+    if seat.role == Role::Writer
+        && !seat.home.is_temporary()
+        && let Err(error) = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+    {
+        tracing::warn!(%error, "the write-ahead log stays as it is");
+    }
+    if let Err((_, error)) = connection.close() {
+        tracing::warn!(%error, "a connection was not closed cleanly");
+    }
+}
+
+/// SQLite's parser and our closures need little of it.
+const STACK_BYTES: usize = 512 * 1024;

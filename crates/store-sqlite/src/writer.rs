@@ -1,0 +1,249 @@
+//! The writer: one thread, one connection, one turn.
+//!
+//! Who has the turn may send the thread a job. A short write sends the turn along, and the thread
+//! gives it back when the job is done. A write transaction keeps it from begin to end, over many
+//! jobs: during a job the turn is in the job's hands, between two in the transaction's.
+//!
+//! **Invariant:** a turn that is dropped, wherever that happens, queues the rollback of what may
+//! be open, and only then goes to the next in line. So a canceled future leaves no trace, and
+//! the queue, which holds one job, always has room for the one who has the turn.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tidewater_store::{
+    CommitWrite, Finished, LoadRequest, Loaded, StoreError, StoreErrorKind, Violation, WriteTxn,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::{
+    apply::apply_commits,
+    error::disconnected,
+    load::load,
+    session::Session,
+    worker::{Job, Jobs, Worker, submit},
+};
+
+const BEGIN: &str = "begin a write transaction";
+
+/// The handle on the writer's thread.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    /// One permit. Waiters get it in the order in which they came.
+    turns: Arc<Semaphore>,
+    worker: Mutex<Option<Worker>>,
+    /// Transactions in the hands of callers.
+    open_txns: Arc<AtomicUsize>,
+}
+
+impl Writer {
+    pub(crate) fn new(worker: Worker) -> Self {
+        Self {
+            turns: Arc::new(Semaphore::new(1)),
+            worker: Mutex::new(Some(worker)),
+            open_txns: Arc::default(),
+        }
+    }
+
+    /// Runs a short write that is a transaction of its own.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        during: &'static str,
+        write: impl FnOnce(&mut Session<'_>) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (permit, jobs) = self.take_turn(during).await?;
+        submit(&jobs, during, move |session| {
+            let result = session.transact(during, write);
+            drop(permit);
+            result
+        })
+        .await?
+    }
+
+    /// Runs work that opens its transactions itself.
+    pub(crate) async fn run_bare<T: Send + 'static>(
+        &self,
+        during: &'static str,
+        work: impl FnOnce(&mut Session<'_>) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (permit, jobs) = self.take_turn(during).await?;
+        submit(&jobs, during, move |session| {
+            let result = work(session);
+            drop(permit);
+            result
+        })
+        .await?
+    }
+
+    /// Opens a write transaction and loads.
+    pub(crate) async fn begin(
+        &self,
+        wanted: LoadRequest,
+    ) -> Result<(Box<dyn WriteTxn>, Loaded), StoreError> {
+        let (permit, jobs) = self.take_turn(BEGIN).await?;
+        let turn = Turn {
+            permit: Some(permit),
+            jobs: jobs.clone(),
+        };
+        let (turn, loaded) = submit(&jobs, BEGIN, move |session| {
+            session.begin_write(BEGIN)?;
+            let loaded = load(session, &wanted)?;
+            Ok::<_, StoreError>((turn, loaded))
+        })
+        .await??;
+        let txn = SqliteTxn::new(turn, Arc::clone(&self.open_txns));
+        Ok((Box::new(txn), loaded))
+    }
+
+    /// Ends the thread when it has done what it was sent, and waits for that, unless a
+    /// transaction is still in the hands of a caller: then the thread ends after it.
+    pub(crate) fn close(&self) {
+        self.turns.close();
+        let Some(worker) = self.worker.lock().take() else {
+            return;
+        };
+        drop(worker.jobs);
+        if self.open_txns.load(Ordering::Acquire) == 0 && worker.thread.join().is_err() {
+            tracing::error!("the writer's thread ended in a panic");
+        }
+    }
+
+    async fn take_turn(
+        &self,
+        during: &'static str,
+    ) -> Result<(OwnedSemaphorePermit, Jobs), StoreError> {
+        let permit = Arc::clone(&self.turns)
+            .acquire_owned()
+            .await
+            .map_err(|_| disconnected(during))?;
+        let jobs = self
+            .worker
+            .lock()
+            .as_ref()
+            .map(|worker| worker.jobs.clone());
+        Ok((permit, jobs.ok_or_else(|| disconnected(during))?))
+    }
+}
+
+/// The writer's turn, while a transaction may be open on its connection.
+struct Turn {
+    permit: Option<OwnedSemaphorePermit>,
+    jobs: Jobs,
+}
+
+impl Turn {
+    /// Gives the turn back: the transaction has ended.
+    fn release(mut self) {
+        self.permit = None;
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let Some(permit) = self.permit.take() else {
+            return;
+        };
+        let rollback: Job = Box::new(move |session| {
+            session.abandon();
+            drop(permit);
+        });
+        // The queue is full for nobody who has the turn. If the thread is gone, its connection
+        // is, and with it the transaction.
+        drop(self.jobs.try_send(rollback));
+    }
+}
+
+/// A write transaction.
+struct SqliteTxn {
+    /// `None` once a call failed or was canceled: what the transaction holds is then unknown.
+    turn: Option<Turn>,
+    jobs: Jobs,
+    open_txns: Arc<AtomicUsize>,
+}
+
+impl SqliteTxn {
+    fn new(turn: Turn, open_txns: Arc<AtomicUsize>) -> Self {
+        open_txns.fetch_add(1, Ordering::AcqRel);
+        Self {
+            jobs: turn.jobs.clone(),
+            turn: Some(turn),
+            open_txns,
+        }
+    }
+
+    /// Runs a job that may go on with the transaction afterwards.
+    async fn call<T: Send + 'static>(
+        &mut self,
+        during: &'static str,
+        work: impl FnOnce(&mut Session<'_>) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let turn = self.turn.take().ok_or_else(|| poisoned(during))?;
+        let (turn, value) = submit(&self.jobs, during, move |session| {
+            let value = work(session)?;
+            Ok::<_, StoreError>((turn, value))
+        })
+        .await??;
+        self.turn = Some(turn);
+        Ok(value)
+    }
+}
+
+#[async_trait]
+impl WriteTxn for SqliteTxn {
+    async fn load(&mut self, wanted: LoadRequest) -> Result<Loaded, StoreError> {
+        self.call("load rows", move |session| load(session, &wanted))
+            .await
+    }
+
+    async fn apply(
+        &mut self,
+        commits: Vec<Arc<CommitWrite>>,
+    ) -> Result<Option<Violation>, StoreError> {
+        self.call("apply commits", move |session| {
+            apply_commits(session, &commits)
+        })
+        .await
+    }
+
+    async fn finish(
+        mut self: Box<Self>,
+        commits: Vec<Arc<CommitWrite>>,
+    ) -> Result<Finished, StoreError> {
+        const DURING: &str = "finish a write transaction";
+        let turn = self.turn.take().ok_or_else(|| poisoned(DURING))?;
+        let violated = submit(&self.jobs, DURING, move |session| {
+            if let Some(violation) = apply_commits(session, &commits)? {
+                return Ok::<_, StoreError>(Some((turn, violation)));
+            }
+            session.commit(DURING)?;
+            turn.release();
+            Ok(None)
+        })
+        .await??;
+        Ok(match violated {
+            None => Finished::Committed,
+            Some((turn, violation)) => {
+                self.turn = Some(turn);
+                Finished::Violated(self, violation)
+            }
+        })
+    }
+}
+
+impl Drop for SqliteTxn {
+    fn drop(&mut self) {
+        // The turn goes first: who sees the count at zero must find the rollback queued.
+        self.turn = None;
+        self.open_txns.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn poisoned(during: &'static str) -> StoreError {
+    let mut error = StoreError::new(StoreErrorKind::Corrupt, during);
+    error.detail = Some("the transaction failed before and can only be dropped".to_owned());
+    error
+}

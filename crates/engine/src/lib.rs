@@ -12,6 +12,7 @@ mod crdt;
 mod engine;
 mod error;
 mod event;
+mod hooks;
 mod partition;
 mod ports;
 mod pull;
@@ -28,6 +29,11 @@ pub use crdt::{CrdtMerger, CrdtMergers, MergeError, YjsMerger};
 pub use engine::{Engine, EngineParts};
 pub use error::RoundError;
 pub use event::CommitEvent;
+pub use hooks::{
+    CandidateCommit, CandidateOperation, CandidateReader, CandidateRow, CommitValidator, Hooks,
+    PlannedReaction, ReactionPlanner, ReadError, Rejection, RejectionError, RowValidator, RowView,
+    RowWrite, ValidatorError,
+};
 pub use ports::{
     Clock, Identity, Ids, RandomIds, ResolveError, ResolveRequest, ScopeResolver, SystemClock,
 };

@@ -80,6 +80,8 @@ pub enum StorageCode {
     PruneEpochMismatch,
     /// The partition was never touched.
     PartitionUnregistered,
+    /// This store has no SQL, or not for this table.
+    QueryUnsupported,
 }
 
 impl StorageCode {
@@ -93,6 +95,7 @@ impl StorageCode {
             Self::DatabaseInUse => "sync.storage.database_in_use",
             Self::PruneEpochMismatch => "sync.storage.prune_epoch_mismatch",
             Self::PartitionUnregistered => "sync.storage.partition_unregistered",
+            Self::QueryUnsupported => "sync.storage.query_unsupported",
         }
     }
 }

@@ -10,6 +10,7 @@
 
 #![warn(missing_docs)]
 
+mod candidate;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
@@ -21,6 +22,7 @@ mod store;
 mod txn;
 mod window;
 
+pub use candidate::{Child, ChildQuestion, IndexScan, SqlQuery, SqlValue};
 pub use error::{StorageCode, StoreError, StoreErrorKind};
 pub use memory::MemoryStore;
 pub use records::{

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytestring::ByteString;
 use tidewater_model::PartitionId;
 
 use crate::{
-    ClientKey, ClientRecord, CommitWrite, Gate, PushKey, RowKey, StoreError, StoredResult,
+    ChangeWrite, Child, ChildQuestion, ClientKey, ClientRecord, CommitWrite, Gate, IndexScan,
+    PushKey, RowKey, RowPage, RowScan, SqlQuery, SqlValue, StorageCode, StoreError, StoredResult,
     StoredRow, Tombstone,
 };
 
@@ -78,6 +80,79 @@ pub trait WriteTxn: Send {
         &mut self,
         commits: Vec<Arc<CommitWrite>>,
     ) -> Result<Option<Violation>, StoreError>;
+
+    /// Writes candidate rows on top of what the transaction holds, so that the reads below see
+    /// them: rows, indexes and typed columns, but no log. Further calls add to them.
+    ///
+    /// Returns the operation that breaks a constraint of the database, if one does; nothing of
+    /// that call is then kept.
+    async fn stage(
+        &mut self,
+        partition: &PartitionId,
+        changes: Vec<ChangeWrite>,
+    ) -> Result<Option<i32>, StoreError> {
+        let _ = (partition, changes);
+        Err(StoreError::refused(
+            StorageCode::QueryUnsupported,
+            "stage",
+            "not built yet",
+        ))
+    }
+
+    /// Takes back everything staged. Without anything staged it does nothing. Applying and
+    /// finishing take it back as well.
+    async fn unstage(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// A page of rows as [`Store::scan_rows`](crate::Store::scan_rows) reads it, from this
+    /// transaction's own state.
+    async fn scan_rows(&mut self, scan: RowScan) -> Result<RowPage, StoreError> {
+        let _ = scan;
+        Err(StoreError::refused(
+            StorageCode::QueryUnsupported,
+            "scan rows",
+            "not built yet",
+        ))
+    }
+
+    /// Rows with exactly the given values in a declared index, by bytewise row id.
+    async fn scan_index(
+        &mut self,
+        scan: IndexScan,
+    ) -> Result<Vec<(ByteString, StoredRow)>, StoreError> {
+        let _ = scan;
+        Err(StoreError::refused(
+            StorageCode::QueryUnsupported,
+            "scan an index",
+            "not built yet",
+        ))
+    }
+
+    /// Rows that name one of these parents in one reference column, per question: by parent in
+    /// the order asked, then by bytewise row id, at most so many over all parents.
+    async fn load_children(
+        &mut self,
+        questions: Vec<ChildQuestion>,
+    ) -> Result<Vec<Vec<Child>>, StoreError> {
+        let _ = questions;
+        Err(StoreError::refused(
+            StorageCode::QueryUnsupported,
+            "load children",
+            "not built yet",
+        ))
+    }
+
+    /// The rows of a query. Its text is the caller's responsibility: it names tables and binds
+    /// values as [`SqlQuery`] says. Fails with `query_unsupported` on a store without SQL.
+    async fn query(&mut self, query: SqlQuery) -> Result<Vec<Vec<SqlValue>>, StoreError> {
+        let _ = query;
+        Err(StoreError::refused(
+            StorageCode::QueryUnsupported,
+            "query",
+            "not built yet",
+        ))
+    }
 
     /// Applies commits as [`WriteTxn::apply`] does and, if all of them were applied, makes
     /// everything written so far durable and visible, at once. With no commits it only does

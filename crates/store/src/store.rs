@@ -32,6 +32,9 @@ pub enum WriteLanes {
 pub trait Store: Send + Sync + 'static {
     /// Creates or migrates what the schema needs, or refuses and changes nothing.
     ///
+    /// Afterwards every stored payload, of a row or in the log, is encoded for the schema: an
+    /// appended column is NULL. A retired table is gone with its history.
+    ///
     /// At the stored version it compares layouts and catalogue and writes nothing. A newer
     /// stored version, a mismatch or a change other than appended nullable columns, new or
     /// retired tables and indexes is a refusal whose detail says what to do.

@@ -326,6 +326,7 @@ macro_rules! for_each_conformance_case {
                 preparing_again_changes_nothing
                 a_database_that_is_opened_again_holds_what_was_written
                 appended_columns_are_null_in_rows_that_were_there
+                appended_columns_are_null_in_the_log_that_was_there
                 a_new_version_adds_and_retires_tables
                 a_new_version_replaces_the_indexes
                 a_unique_index_over_values_that_repeat_is_refused

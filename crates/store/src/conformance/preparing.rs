@@ -1,6 +1,4 @@
 //! Preparing: creating, opening and migrating a database (§2.4, §9).
-//!
-//! Payloads of the log are not looked at after a migration: the contract says nothing about them.
 
 use std::sync::Arc;
 
@@ -190,11 +188,43 @@ pub(super) async fn appended_columns_are_null_in_rows_that_were_there(database: 
     write(&*store, [draft]).await;
 }
 
+pub(super) async fn appended_columns_are_null_in_the_log_that_was_there(database: &dyn Database) {
+    let store = ready(database).await;
+    let (item, gone) = (Item::note("n").body("b"), Item::note("gone"));
+    let drafts = [
+        Draft::new("p", 1)
+            .insert(&item)
+            .insert(&Item::task("t"))
+            .insert(&gone),
+        Draft::new("p", 2).update(&item, &item.next()).delete(&gone),
+    ];
+    write(&*store, drafts).await;
+    let tasks = window(&*store, whole_log("p", TASKS, team_one())).await;
+    let store = reopen(database, store).await;
+    store
+        .prepare(&compile(&changed(2, append_column)))
+        .await
+        .unwrap();
+    let log = window(&*store, whole_log("p", NOTES, team_one())).await;
+    let rows: Vec<_> = log
+        .commits
+        .iter()
+        .flat_map(|commit| commit.changes.iter().map(|change| change.row.clone()))
+        .collect();
+    let row = |item: &Item| Some((item.version, widened(item).to_vec()));
+    assert_eq!(rows, [row(&item), row(&gone), row(&item.next()), None]);
+    let after = window(&*store, whole_log("p", TASKS, team_one())).await;
+    assert_eq!(after.commits, tasks.commits, "a table that stays as it is");
+}
+
 pub(super) async fn a_new_version_adds_and_retires_tables(database: &dyn Database) {
     let store = ready(database).await;
+    let gone = Item::task("gone");
     let drafts = [
-        Draft::new("p", 1).insert(&Item::note("n")),
-        Draft::new("p", 2).insert(&Item::task("t").code("x")),
+        Draft::new("p", 1).insert(&Item::note("n")).insert(&gone),
+        Draft::new("p", 2)
+            .insert(&Item::task("t").code("x"))
+            .delete(&gone),
     ];
     write(&*store, drafts).await;
     let store = reopen(database, store).await;
@@ -214,14 +244,28 @@ pub(super) async fn a_new_version_adds_and_retires_tables(database: &dyn Databas
     write(&*store, [Draft::new("p", 3).insert(&item)]).await;
     let seen = page(&*store, all_rows("p", added, team_one())).await;
     assert_eq!(seen.ids(), ["a"]);
-    // A table with the old name has none of the old rows.
+    // A table with the old name has nothing of the old one.
     let store = reopen(database, store).await;
     store.prepare(&compile(&changed(3, |_| {}))).await.unwrap();
-    let tasks = page(&*store, all_rows("p", TASKS, team_one())).await;
-    assert!(tasks.rows.is_empty());
-    assert_eq!(tasks.gate.head, seq(3), "its log goes on");
+    let rows = page(&*store, all_rows("p", TASKS, team_one())).await;
+    assert!(rows.rows.is_empty());
+    assert_eq!(rows.gate.head, seq(3), "the numbers go on");
+    let log = window(&*store, whole_log("p", TASKS, team_one())).await;
+    assert!(log.commits.is_empty());
+    let newest = store
+        .newest_change(&partition("p"), TASKS, "team", &["t1".to_owned()])
+        .await;
+    assert_eq!(newest.unwrap(), None);
+    let wanted = LoadRequest {
+        rows: vec![gone.key("p")],
+        ..lock(&["p"])
+    };
+    let loaded = store.begin_write(wanted).await.unwrap().1;
+    assert_eq!(loaded.tombstones, [None]);
     let item = Item::task("t").code("x");
     write(&*store, [Draft::new("p", 4).insert(&item)]).await;
+    let log = window(&*store, whole_log("p", NOTES, team_one())).await;
+    assert_eq!(log.seqs(), [1], "other tables keep their history");
 }
 
 pub(super) async fn a_new_version_replaces_the_indexes(database: &dyn Database) {

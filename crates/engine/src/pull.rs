@@ -20,10 +20,11 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use tidewater_model::{CommitSeq, ErrorCode, ScopeFilter};
+use tidewater_schema::TableIndex;
 use tidewater_store::{ClientSubscription, Window, WindowRequest};
 use tidewater_wire::{
     CommitWriter, PullHeader, ResponseFrame, SubEnd, SubStart, SubStatus, Subscription,
-    put_response_frame,
+    put_response_frame, scope_digest,
 };
 
 use self::{
@@ -58,7 +59,7 @@ pub(crate) struct PullRun {
 /// A section that was decided to be active.
 struct ActiveSection {
     subscription: Subscription,
-    table: tidewater_schema::TableIndex,
+    table: TableIndex,
     effective: ScopeFilter,
 }
 
@@ -166,7 +167,7 @@ impl PullRun {
         let is_resumed = token.is_some();
         let row_cursor = token.and_then(|token| token.row_cursor);
         Bootstrap {
-            scope_digest: tidewater_wire::scope_digest(&section.effective),
+            scope_digest: scope_digest(&section.effective),
             section,
             pin,
             is_resumed,

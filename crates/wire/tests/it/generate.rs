@@ -18,6 +18,15 @@ mod response;
 pub(crate) use request::request;
 pub(crate) use response::{commit_frame, response};
 
+/// A failure prints its bytes: they become a named test, not a file of seeds.
+/// `PROPTEST_CASES` says how often each property is tried.
+pub(crate) fn config() -> ProptestConfig {
+    ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
 pub(crate) fn version() -> BoxedStrategy<WireVersion> {
     prop_oneof![
         1 => Just(WireVersion::V1),

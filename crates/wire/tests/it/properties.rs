@@ -26,7 +26,7 @@ fn message() -> impl Strategy<Value = Message> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(generate::config())]
 
     #[test]
     fn a_message_survives_the_wire(message in message()) {

@@ -14,7 +14,7 @@ use crate::{
 };
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(generate::config())]
 
     #[test]
     fn a_full_row_survives_the_wire((columns, cells) in generate::row()) {

@@ -26,6 +26,7 @@ fn own_vectors() -> PathBuf {
 }
 
 /// Vectors of the original project, if they are beside this one.
+#[expect(clippy::print_stderr, reason = "a skipped test says so")]
 fn shared_vectors() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vectors");
     if path.is_dir() {

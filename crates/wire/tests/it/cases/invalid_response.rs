@@ -399,8 +399,14 @@ fn older_versions() -> Cases {
         let message = RawMessage::response(version).responses(&[super::response::header(version)]);
         message.frame(0x11, conflict.clone()).end()
     };
+    let details = Payload::new().text("k-2").u32(1).i32(3).text("{}");
+    let details = RawMessage::response(V1)
+        .responses(&[super::response::header(V1), rejected(3)])
+        .frame(0x1b, details)
+        .end();
     let case = |name, class, bytes| InvalidCase { name, class, bytes };
     vec![
+        (V1, case("details-empty", 8, details)),
         (V1, case("header-with-epoch", 1, header(V1, with_epoch))),
         (V1, case("conflict-with-columns", 1, conflict(V1))),
         (

@@ -1,13 +1,21 @@
 //! The databases an instance can live on, and how each is backed up.
 //!
 //! A backup is a whole database at one moment. Restoring one makes a new database of it and
-//! leaves the backup as it was, so it can be restored again.
+//! leaves the backup as it was, so it can be restored again. The functions here block.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use rusqlite::{Connection, OpenFlags, backup};
 use serde::Deserialize;
+use tidewater_model::{PartitionId, StoredScopes};
 use tidewater_store::{MemoryStore, Store};
+use tidewater_store_sqlite::{SqliteConfig, SqliteStore};
 
 /// Which database an instance lives on.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
@@ -16,42 +24,160 @@ pub enum StoreKind {
     /// In memory, gone with the process.
     #[default]
     Memory,
+    /// A SQLite file.
+    Sqlite,
 }
 
-/// One open database. A clone is another handle to the same one.
-#[derive(Clone)]
+/// One open database.
 pub(crate) enum Database {
     Memory(MemoryStore),
+    Sqlite(SqliteFile),
+}
+
+/// A SQLite database in a folder of its own.
+pub(crate) struct SqliteFile {
+    store: Arc<SqliteStore>,
+    folder: Arc<Folder>,
 }
 
 /// A database as it was.
 pub(crate) enum Backup {
     Memory(MemoryStore),
+    Sqlite(PathBuf),
+}
+
+/// Where the files of an instance are.
+pub(crate) enum Folder {
+    /// Gone with the instance.
+    Temporary(tempfile::TempDir),
+    /// Left where it is.
+    Kept(PathBuf),
+}
+
+impl Folder {
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Temporary(directory) => directory.path(),
+            Self::Kept(path) => path,
+        }
+    }
+
+    fn database(&self) -> PathBuf {
+        self.path().join("database")
+    }
 }
 
 impl Database {
-    pub(crate) fn open(kind: StoreKind) -> Result<Self> {
+    /// Opens or creates the database of this kind in `folder`.
+    pub(crate) fn open(kind: StoreKind, folder: Option<PathBuf>) -> Result<Self> {
         match kind {
             StoreKind::Memory => Ok(Self::Memory(MemoryStore::new())),
+            StoreKind::Sqlite => {
+                let folder = match folder {
+                    Some(path) => Folder::Kept(path),
+                    None => Folder::Temporary(tempfile::tempdir().context("make a folder")?),
+                };
+                Ok(Self::Sqlite(SqliteFile::open(Arc::new(folder))?))
+            }
         }
     }
 
     pub(crate) fn store(&self) -> Arc<dyn Store> {
         match self {
             Self::Memory(store) => Arc::new(store.clone()),
+            Self::Sqlite(file) => Arc::<SqliteStore>::clone(&file.store),
         }
     }
 
-    pub(crate) async fn back_up(&self) -> Result<Backup> {
+    /// Copies the database while it is in use.
+    pub(crate) fn back_up(&self) -> Result<Backup> {
         match self {
             Self::Memory(store) => Ok(Backup::Memory(store.fork())),
+            Self::Sqlite(file) => {
+                let path = file.folder.path().join("backup");
+                copy(&file.folder.database(), &path).context("back the database up")?;
+                Ok(Backup::Sqlite(path))
+            }
         }
     }
 
-    /// The database that `backup` was made of, as it was then.
-    pub(crate) fn restored(backup: &Backup) -> Result<Self> {
-        match backup {
-            Backup::Memory(store) => Ok(Self::Memory(store.fork())),
+    /// Closes the database and opens it as the backup says it was.
+    pub(crate) fn restore(&mut self, backup: &Backup) -> Result<()> {
+        match (&mut *self, backup) {
+            (Self::Memory(store), Backup::Memory(backup)) => *store = backup.fork(),
+            (Self::Sqlite(file), Backup::Sqlite(backup)) => {
+                file.store.close();
+                copy(backup, &file.folder.database()).context("put the database back")?;
+                *file = SqliteFile::open(Arc::clone(&file.folder))?;
+            }
+            _ => unreachable!("an instance keeps its kind of database"),
+        }
+        Ok(())
+    }
+
+    /// Closes the database and opens it again, as a restart of the server does.
+    pub(crate) fn reopen(&mut self) -> Result<()> {
+        if let Self::Sqlite(file) = self {
+            file.store.close();
+            *file = SqliteFile::open(Arc::clone(&file.folder))?;
+        }
+        Ok(())
+    }
+
+    /// The scope values of rows that are there already, by table.
+    pub(crate) fn stored_scopes(
+        &self,
+        partition: &PartitionId,
+    ) -> Result<BTreeMap<String, Vec<StoredScopes>>> {
+        let mut found: BTreeMap<String, Vec<StoredScopes>> = BTreeMap::new();
+        let Self::Sqlite(file) = self else {
+            return Ok(found);
+        };
+        let connection = open_beside(&file.folder.database())?;
+        let mut statement = connection
+            .prepare("SELECT DISTINCT tbl, var, value FROM sync_row_scopes WHERE partition = ?")?;
+        let mut rows = statement.query([partition.as_str()])?;
+        while let Some(row) = rows.next()? {
+            let scopes = StoredScopes::new(vec![(row.get(1)?, row.get(2)?)]);
+            let scopes = scopes.context("one variable is named once")?;
+            found.entry(row.get(0)?).or_default().push(scopes);
+        }
+        Ok(found)
+    }
+}
+
+impl SqliteFile {
+    fn open(folder: Arc<Folder>) -> Result<Self> {
+        let store = SqliteStore::open(SqliteConfig::file(folder.database()))?;
+        Ok(Self {
+            store: Arc::new(store),
+            folder,
+        })
+    }
+}
+
+/// A second connection beside that of a store, for reading.
+fn open_beside(path: &Path) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    Connection::open_with_flags(path, flags).context("open the database beside its store")
+}
+
+/// Copies one database over another, its log included.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    for suffix in ["", "-wal", "-shm"] {
+        let mut file = to.as_os_str().to_owned();
+        file.push(suffix);
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).context("remove the database that was there");
+            }
+            _ => {}
         }
     }
+    let from = open_beside(from)?;
+    let mut to = Connection::open(to)?;
+    let copying = backup::Backup::new(&from, &mut to)?;
+    // All pages in one step: nothing can come between.
+    copying.step(-1)?;
+    Ok(())
 }

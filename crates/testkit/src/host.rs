@@ -6,13 +6,15 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
+    path::{Path as FilePath, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, ensure};
 use axum::{
     Json, Router,
     body::Bytes,
@@ -35,29 +37,74 @@ const CONTROL_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Instances, by id.
 pub struct Host {
     kind: StoreKind,
+    /// Where instances are kept beyond the process.
+    data: Option<PathBuf>,
     next: AtomicU64,
     instances: Mutex<BTreeMap<String, Arc<Instance>>>,
 }
+
+/// What an instance was made from, in its folder.
+const SPEC_FILE: &str = "instance.json";
 
 impl Host {
     /// A host without instances; those it makes live on databases of this kind.
     pub fn new(kind: StoreKind) -> Arc<Self> {
         Arc::new(Self {
             kind,
+            data: None,
             next: AtomicU64::new(1),
             instances: Mutex::default(),
         })
     }
 
+    /// A host that keeps its instances in a folder and goes on with those it finds there, under
+    /// the same ids. Their databases are all that is kept: grants are gone and clocks start over.
+    pub async fn open(kind: StoreKind, data: PathBuf) -> Result<Arc<Self>> {
+        ensure!(
+            kind == StoreKind::Sqlite,
+            "only SQLite databases can be kept"
+        );
+        fs::create_dir_all(&data).context("make the data folder")?;
+        let mut instances = BTreeMap::new();
+        let mut next = 1;
+        for entry in fs::read_dir(&data).context("read the data folder")? {
+            let folder = entry?.path();
+            let Some(number) = instance_number(&folder) else {
+                continue;
+            };
+            let spec =
+                fs::read(folder.join(SPEC_FILE)).context("read an instance's description")?;
+            let spec = serde_json::from_slice(&spec)?;
+            let instance = Instance::create(&spec, kind, Some(folder)).await?;
+            instances.insert(instance_id(number), instance);
+            next = next.max(number + 1);
+        }
+        let (next, instances) = (AtomicU64::new(next), Mutex::new(instances));
+        Ok(Arc::new(Self {
+            kind,
+            data: Some(data),
+            next,
+            instances,
+        }))
+    }
+
     /// Makes an instance and returns its id.
     pub async fn create(&self, spec: &InstanceSpec) -> Result<(String, Arc<Instance>)> {
-        let instance = Instance::create(spec, self.kind).await?;
-        let id = format!("i{}", self.next.fetch_add(1, Ordering::Relaxed));
-        let mut instances = self.instances.lock();
-        if instances.len() >= INSTANCES_MAX {
-            bail!("there are {INSTANCES_MAX} instances already: delete some");
+        ensure!(
+            self.instances.lock().len() < INSTANCES_MAX,
+            "there are {INSTANCES_MAX} instances already: delete some"
+        );
+        let id = instance_id(self.next.fetch_add(1, Ordering::Relaxed));
+        let folder = self.data.as_ref().map(|data| data.join(&id));
+        if let Some(folder) = &folder {
+            fs::create_dir(folder).context("make a folder for the instance")?;
+            fs::write(folder.join(SPEC_FILE), serde_json::to_vec(spec)?)
+                .context("keep the instance's description")?;
         }
-        instances.insert(id.clone(), Arc::clone(&instance));
+        let instance = Instance::create(spec, self.kind, folder).await?;
+        self.instances
+            .lock()
+            .insert(id.clone(), Arc::clone(&instance));
         Ok((id, instance))
     }
 
@@ -80,6 +127,20 @@ impl Host {
             .layer(DefaultBodyLimit::max(CONTROL_BYTES_MAX))
             .with_state(Arc::clone(self))
     }
+}
+
+fn instance_id(number: u64) -> String {
+    format!("i{number}")
+}
+
+/// The number of the instance that a folder belongs to.
+fn instance_number(folder: &FilePath) -> Option<u64> {
+    folder
+        .file_name()?
+        .to_str()?
+        .strip_prefix('i')?
+        .parse()
+        .ok()
 }
 
 async fn create(State(host): State<Arc<Host>>, body: Bytes) -> Response {

@@ -4,7 +4,7 @@
 //! it (clock, ids, resolver, segments) outlives the engine, which is closed and opened again when
 //! a server would be restarted: after a restore and for a schema upgrade.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result};
 use axum::{Router, extract::Request, response::Response};
@@ -62,7 +62,7 @@ struct Surroundings {
 
 /// What a restart replaces.
 struct Live {
-    database: Database,
+    database: Arc<Mutex<Database>>,
     schema: Arc<Schema>,
     engine: Arc<Engine>,
     router: Router,
@@ -75,8 +75,12 @@ const SEGMENT_BYTES_MAX: usize = 64 * 1024 * 1024;
 const ROWS_PER_PAGE: usize = 5_000;
 
 impl Instance {
-    /// Makes a server on an empty database.
-    pub async fn create(spec: &InstanceSpec, kind: StoreKind) -> Result<Arc<Self>> {
+    /// Makes a server on an empty database, or on the one in `folder`.
+    pub(crate) async fn create(
+        spec: &InstanceSpec,
+        kind: StoreKind,
+        folder: Option<PathBuf>,
+    ) -> Result<Arc<Self>> {
         spec.check()?;
         let schema = compile(&spec.schema)?;
         let lifetime_ms = spec.limits.segment_ttl_ms;
@@ -90,7 +94,11 @@ impl Instance {
             segments: Arc::new(MemorySegments::new(SEGMENT_BYTES_MAX, lifetime_ms)),
             probe: Arc::default(),
         };
-        let live = surroundings.open(Database::open(kind)?, schema).await?;
+        let database = blocking(move || Database::open(kind, folder)).await?;
+        let live = surroundings
+            .open(Arc::new(Mutex::new(database)), schema)
+            .await?;
+        surroundings.learn(&live).await?;
         Ok(Arc::new(Self {
             surroundings,
             live: RwLock::new(live),
@@ -201,7 +209,8 @@ impl Instance {
     pub async fn back_up(&self) -> Result<()> {
         let live = self.live.read().await;
         live.engine.flush_activity().await?;
-        let backup = live.database.back_up().await?;
+        let database = Arc::clone(&live.database);
+        let backup = blocking(move || database.lock().back_up()).await?;
         *self.backup.lock() = Some(Arc::new(backup));
         Ok(())
     }
@@ -212,7 +221,7 @@ impl Instance {
         let backup = self.backup.lock().clone().context("there is no backup")?;
         let schema = self.schema().await;
         let engine = self
-            .restart(schema, |_| Database::restored(&backup))
+            .restart(schema, move |database| database.restore(&backup))
             .await?;
         engine.rotate_epoch(self.partition()).await?;
         Ok(())
@@ -220,7 +229,7 @@ impl Instance {
 
     /// Restarts the server on the same database with another schema.
     pub async fn upgrade(&self, schema: &Json) -> Result<()> {
-        self.restart(compile(schema)?, Ok).await?;
+        self.restart(compile(schema)?, Database::reopen).await?;
         Ok(())
     }
 
@@ -230,11 +239,13 @@ impl Instance {
     async fn restart(
         &self,
         schema: Arc<Schema>,
-        change: impl FnOnce(Database) -> Result<Database>,
+        change: impl FnOnce(&mut Database) -> Result<()> + Send + 'static,
     ) -> Result<Arc<Engine>> {
         let mut live = self.live.write().await;
         live.engine.close().await?;
-        let database = change(live.database.clone())?;
+        let database = Arc::clone(&live.database);
+        blocking(move || change(&mut database.lock())).await?;
+        let database = Arc::clone(&live.database);
         *live = self.surroundings.open(database, schema).await?;
         Ok(Arc::clone(&live.engine))
     }
@@ -246,12 +257,24 @@ impl Instance {
 }
 
 impl Surroundings {
-    async fn open(&self, database: Database, schema: Arc<Schema>) -> Result<Live> {
+    /// Learns which scopes there are in a database that an earlier process wrote.
+    async fn learn(&self, live: &Live) -> Result<()> {
+        let (database, partition) = (Arc::clone(&live.database), self.partition.clone());
+        let stored = blocking(move || database.lock().stored_scopes(&partition)).await?;
+        for (table, scopes) in stored {
+            scopes
+                .iter()
+                .for_each(|scopes| self.probe.learn(&table, scopes));
+        }
+        Ok(())
+    }
+
+    async fn open(&self, database: Arc<Mutex<Database>>, schema: Arc<Schema>) -> Result<Live> {
         let resolver: Arc<SwitchResolver> = Arc::clone(&self.resolver);
         let clock: Arc<VirtualClock> = Arc::clone(&self.clock);
         let ids: Arc<SeededIds> = Arc::clone(&self.ids);
         let store = ProbedStore::new(
-            database.store(),
+            database.lock().store(),
             Arc::clone(&schema),
             Arc::clone(&self.probe),
         );
@@ -262,6 +285,7 @@ impl Surroundings {
             resolver,
             clock,
             ids,
+            hooks: tidewater_engine::Hooks::default(),
             config: self.limits.engine(),
         })
         .await?;
@@ -294,6 +318,15 @@ impl Live {
                 .collect(),
         })
     }
+}
+
+/// Runs what blocks where blocking is allowed.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .context("run a blocking task")?
 }
 
 fn compile(document: &Json) -> Result<Arc<Schema>> {

@@ -14,15 +14,17 @@ use std::{
 };
 
 use async_trait::async_trait;
+use bytestring::ByteString;
 use parking_lot::Mutex;
 use tidewater_model::{
     ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId, ScopeFilter, ScopeValues, StoredScopes,
 };
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
-    ActivityBatch, ChangeKind, ClientRecord, CommitWrite, Finished, LoadRequest, Loaded,
-    PartitionRecord, PartitionTouch, Pruned, PushKey, RetentionInputs, RowPage, RowScan, Store,
-    StoreError, StoredResult, Violation, Window, WindowRequest, WriteLanes, WriteTxn,
+    ActivityBatch, ChangeKind, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite,
+    Finished, IndexScan, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
+    RetentionInputs, RowPage, RowScan, SqlQuery, SqlValue, Store, StoreError, StoredResult,
+    StoredRow, Violation, Window, WindowRequest, WriteLanes, WriteTxn,
 };
 
 /// What the probe knows and does, kept across the stores it is put in front of.
@@ -248,6 +250,40 @@ impl WriteTxn for ProbedTxn {
     ) -> Result<Option<Violation>, StoreError> {
         self.probe.see(&self.schema, &commits);
         self.inner.apply(commits).await
+    }
+
+    async fn stage(
+        &mut self,
+        partition: &PartitionId,
+        changes: Vec<ChangeWrite>,
+    ) -> Result<Option<i32>, StoreError> {
+        self.inner.stage(partition, changes).await
+    }
+
+    async fn unstage(&mut self) -> Result<(), StoreError> {
+        self.inner.unstage().await
+    }
+
+    async fn scan_rows(&mut self, scan: RowScan) -> Result<RowPage, StoreError> {
+        self.inner.scan_rows(scan).await
+    }
+
+    async fn scan_index(
+        &mut self,
+        scan: IndexScan,
+    ) -> Result<Vec<(ByteString, StoredRow)>, StoreError> {
+        self.inner.scan_index(scan).await
+    }
+
+    async fn load_children(
+        &mut self,
+        questions: Vec<ChildQuestion>,
+    ) -> Result<Vec<Vec<Child>>, StoreError> {
+        self.inner.load_children(questions).await
+    }
+
+    async fn query(&mut self, query: SqlQuery) -> Result<Vec<Vec<SqlValue>>, StoreError> {
+        self.inner.query(query).await
     }
 
     async fn finish(

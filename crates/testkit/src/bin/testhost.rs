@@ -6,6 +6,7 @@
 use std::{
     io::{Read, Write},
     net::Ipv4Addr,
+    path::PathBuf,
 };
 
 use anyhow::{Context, Result};
@@ -22,11 +23,15 @@ struct Options {
     /// Which database instances live on.
     #[arg(long, value_enum, default_value = "memory")]
     store: StoreOption,
+    /// Keeps instances in this folder and goes on with those that are there (SQLite only).
+    #[arg(long, value_name = "FOLDER")]
+    data: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum StoreOption {
     Memory,
+    Sqlite,
 }
 
 #[tokio::main]
@@ -39,8 +44,12 @@ async fn main() -> Result<()> {
         .init();
     let kind = match options.store {
         StoreOption::Memory => StoreKind::Memory,
+        StoreOption::Sqlite => StoreKind::Sqlite,
     };
-    let host = Host::new(kind);
+    let host = match options.data {
+        None => Host::new(kind),
+        Some(data) => Host::open(kind, data).await?,
+    };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port))
         .await
         .context("listen")?;

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Value, json};
 use tidewater_testkit::{StoreKind, schema};
-use tidewater_wire::WireVersion;
+use tidewater_wire::{Operation, PushOutcome, WireVersion};
 
 use crate::{
     message::{commit, delete},
@@ -16,7 +16,9 @@ use crate::{
 };
 
 on_every_store!(
-    the_switches_answer_as_documented,
+    time_and_places_in_the_log_can_be_read_and_moved,
+    grants_failures_and_unreadable_outcomes_can_be_switched,
+    a_database_can_be_put_back_and_a_schema_replaced,
     rows_are_listed_with_their_scopes_in_bytewise_order,
     what_cannot_be_done_is_refused_with_a_reason,
 );
@@ -70,10 +72,9 @@ fn base(world: &World) -> String {
     world.url.rsplit_once("/i/").unwrap().0.to_owned()
 }
 
-fn the_switches_answer_as_documented(kind: StoreKind) {
+fn time_and_places_in_the_log_can_be_read_and_moved(kind: StoreKind) {
     let world = World::of_notes(kind);
-    let base = base(&world);
-    let mount = make(&base);
+    let mount = make(&base(&world));
     let at = |action: &str| format!("{mount}/control/{action}");
     check("GET", &at("clock"), json!({}), json!({ "nowMs": 1_000 }));
     check(
@@ -94,18 +95,31 @@ fn the_switches_answer_as_documented(kind: StoreKind) {
     let raw = client(&world, &mount);
     let epoch = raw.author.log_epoch.as_deref();
     check("GET", &at("epoch"), json!({}), json!({ "logEpoch": epoch }));
-
-    let put = |id: &str| raw.author.upsert("notes", &whole(id), None);
-    assert_eq!(raw.reject(commit("k0", vec![put("n0")])), "sync.forbidden");
-    let allowed = json!({ "actorId": "alice", "allowed": { "team_id": ["t1"] } });
-    check("POST", &at("allowed-scopes"), allowed, json!({}));
-    assert_eq!(raw.apply(commit("k1", vec![put("n1")])), 1);
+    allow(&mount);
+    raw.apply(commit("k1", vec![put(&raw, "n1")]));
+    raw.apply(commit("k2", vec![put(&raw, "n2")]));
     check(
         "GET",
         &at("head"),
         json!({}),
-        json!({ "head": 1, "maxCommitSeq": 1 }),
+        json!({ "head": 2, "maxCommitSeq": 2 }),
     );
+    let prune = json!({ "activeWindowMs": 0, "ageForceMs": 0, "minRetainedCommits": 1 });
+    check("POST", &at("prune"), prune, json!({ "horizonSeq": 1 }));
+    check("GET", &at("horizon"), json!({}), json!({ "horizonSeq": 1 }));
+}
+
+fn grants_failures_and_unreadable_outcomes_can_be_switched(kind: StoreKind) {
+    let world = World::of_notes(kind);
+    let mount = make(&base(&world));
+    let at = |action: &str| format!("{mount}/control/{action}");
+    let raw = client(&world, &mount);
+    assert_eq!(
+        raw.reject(commit("k0", vec![put(&raw, "n0")])),
+        "sync.forbidden"
+    );
+    allow(&mount);
+    assert_eq!(raw.apply(commit("k1", vec![put(&raw, "n1")])), 1);
 
     check(
         "POST",
@@ -113,10 +127,9 @@ fn the_switches_answer_as_documented(kind: StoreKind) {
         json!({}),
         json!({}),
     );
-    assert_eq!(
-        raw.reject(commit("k1", vec![put("n1")])),
-        "sync.idempotency_cache_miss"
-    );
+    let replay = || commit("k1", vec![put(&raw, "n1")]);
+    assert_eq!(raw.reject(replay()), "sync.idempotency_cache_miss");
+    assert_eq!(raw.push(replay()).outcome, PushOutcome::Cached(1));
 
     check(
         "POST",
@@ -124,7 +137,10 @@ fn the_switches_answer_as_documented(kind: StoreKind) {
         json!({ "mode": "failing" }),
         json!({}),
     );
-    assert_eq!(raw.reject(commit("k2", vec![put("n2")])), "sync.forbidden");
+    assert_eq!(
+        raw.reject(commit("k2", vec![put(&raw, "n2")])),
+        "sync.forbidden"
+    );
     check(
         "POST",
         &at("resolver"),
@@ -139,25 +155,37 @@ fn the_switches_answer_as_documented(kind: StoreKind) {
         (401, "sync.auth_lease_required")
     );
     check("POST", &at("resolver"), json!({ "mode": "ok" }), json!({}));
+    raw.apply(commit("k3", vec![put(&raw, "n3")]));
+}
 
+fn a_database_can_be_put_back_and_a_schema_replaced(kind: StoreKind) {
+    let world = World::of_notes(kind);
+    let base = base(&world);
+    let mount = make(&base);
+    let at = |action: &str| format!("{mount}/control/{action}");
+    let raw = client(&world, &mount);
+    allow(&mount);
+    raw.apply(commit("k1", vec![put(&raw, "n1")]));
     check("POST", &at("backup"), json!({}), json!({}));
-    raw.apply(commit("k3", vec![delete("notes", "n1")]));
-    let prune = json!({ "activeWindowMs": 0, "ageForceMs": 0, "minRetainedCommits": 1 });
-    check("POST", &at("prune"), prune, json!({ "horizonSeq": 1 }));
+    raw.apply(commit("k2", vec![delete("notes", "n1")]));
     let (status, restored) = call("POST", &at("restore"), &json!({}));
-    assert_eq!(status, 200);
-    assert_ne!(restored["logEpoch"].as_str(), epoch);
+    assert_eq!(status, 200, "{restored}");
+    assert_ne!(
+        restored["logEpoch"].as_str(),
+        raw.author.log_epoch.as_deref()
+    );
     check(
         "GET",
         &at("head"),
         json!({}),
         json!({ "head": 1, "maxCommitSeq": 1 }),
     );
-    check("GET", &at("horizon"), json!({}), json!({ "horizonSeq": 0 }));
 
     let next = schema::SchemaDoc::new(2).table(schema::notes_table().nullable("color", "string"));
     let wish = json!({ "schema": next.json() });
     check("POST", &at("schema"), wish, json!({ "schemaVersion": 2 }));
+    let (_, rows) = call("GET", &at("rows?table=notes"), &json!({}));
+    assert_eq!(rows["rows"][0]["values"]["color"], Value::Null);
 
     let id = mount.rsplit_once('/').unwrap().1;
     check(
@@ -167,6 +195,21 @@ fn the_switches_answer_as_documented(kind: StoreKind) {
         json!({}),
     );
     assert_eq!(call("GET", &at("head"), &json!({})).0, 404);
+}
+
+/// Lets alice see and write team t1.
+fn allow(mount: &str) {
+    let allowed = json!({ "actorId": "alice", "allowed": { "team_id": ["t1"] } });
+    check(
+        "POST",
+        &format!("{mount}/control/allowed-scopes"),
+        allowed,
+        json!({}),
+    );
+}
+
+fn put(raw: &Raw, id: &str) -> Operation {
+    raw.author.upsert("notes", &whole(id), None)
 }
 
 fn whole(id: &str) -> Value {
@@ -181,13 +224,7 @@ fn rows_are_listed_with_their_scopes_in_bytewise_order(kind: StoreKind) {
     let mount = make(&base(&world));
     let rows = format!("{mount}/control/rows?table=notes");
     check("GET", &rows, json!({}), json!({ "rows": [] }));
-    let allowed = json!({ "actorId": "alice", "allowed": { "team_id": ["*"] } });
-    check(
-        "POST",
-        &format!("{mount}/control/allowed-scopes"),
-        allowed,
-        json!({}),
-    );
+    allow(&mount);
     let raw = client(&world, &mount);
     for id in ["b", "B", "é", "a"] {
         raw.apply(commit(

@@ -17,6 +17,9 @@ macro_rules! on_every_store {
         mod on_memory {
             $(#[test] fn $name() { super::$name(tidewater_testkit::StoreKind::Memory); })+
         }
+        mod on_sqlite {
+            $(#[test] fn $name() { super::$name(tidewater_testkit::StoreKind::Sqlite); })+
+        }
     };
 }
 

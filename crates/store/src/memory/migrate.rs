@@ -9,7 +9,10 @@ use bytes::Bytes;
 use tidewater_schema::{MigrationPlan, RefusalCode, Schema, Stored, WidenedTable};
 use tidewater_wire::row::{decode_row, encode_row};
 
-use super::state::{LogChange, Partition, State, UniqueFault, try_each_mut};
+use super::{
+    state::{LogChange, Partition, State, try_each_mut},
+    values::RowFault,
+};
 use crate::{StorageCode, StoreError, StoreErrorKind};
 
 const DURING: &str = "prepare the database";
@@ -41,7 +44,7 @@ impl State {
             for table in &plan.widened {
                 partition.widen(table)?;
             }
-            partition.index_unique(schema)
+            partition.index_values(schema)
         })
     }
 }
@@ -73,15 +76,15 @@ impl Partition {
         })
     }
 
-    fn index_unique(&mut self, schema: &Schema) -> Result<(), StoreError> {
+    fn index_values(&mut self, schema: &Schema) -> Result<(), StoreError> {
         for declared in schema.tables() {
             let Some(table) = self.tables.get_mut(declared.name.as_str()) else {
                 continue;
             };
             Arc::make_mut(table)
-                .index_unique(declared)
+                .index_values(declared)
                 .map_err(|fault| match fault {
-                    UniqueFault::Taken => StoreError::refused(
+                    RowFault::Taken => StoreError::refused(
                         StorageCode::SchemaIncompatible,
                         DURING,
                         format!(
@@ -90,7 +93,7 @@ impl Partition {
                             declared.name
                         ),
                     ),
-                    UniqueFault::Store(error) => error,
+                    RowFault::Store(error) => error,
                 })?;
         }
         Ok(())

@@ -16,6 +16,7 @@ mod migrate;
 mod reads;
 mod state;
 mod txn;
+mod values;
 
 use std::{mem, sync::Arc};
 

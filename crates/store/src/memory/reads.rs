@@ -11,8 +11,9 @@ use super::{
     state::{LogChange, State},
 };
 use crate::{
-    ClientRecord, PartitionRecord, RetentionInputs, RowKey, RowPage, RowPageBuilder, RowScan,
-    Window, WindowBuilder, WindowRequest,
+    Child, ChildQuestion, ClientRecord, IndexScan, PartitionRecord, RetentionInputs, RowKey,
+    RowPage, RowPageBuilder, RowScan, StorageCode, StoreError, StoredRow, Window, WindowBuilder,
+    WindowRequest,
 };
 
 impl State {
@@ -97,6 +98,50 @@ impl State {
             page.row(row_id, row.row_version, &row.payload);
         }
         false
+    }
+
+    pub(super) fn scan_index(
+        &self,
+        scan: &IndexScan,
+    ) -> Result<Vec<(ByteString, StoredRow)>, StoreError> {
+        let declared = self.schema().table(scan.table);
+        if !declared.materialized {
+            return Err(no_indexes(&declared.name));
+        }
+        let Some(table) = self.table(&scan.partition, scan.table) else {
+            return Ok(Vec::new());
+        };
+        let found = table
+            .indexes
+            .lookup(declared, scan.index, &scan.values)
+            .ok_or_else(|| no_indexes(&declared.name))?;
+        let after = scan.after.as_deref().map(ByteString::from);
+        let lower = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        Ok(found
+            .range::<_, ByteString>((lower, Bound::Unbounded))
+            .map(|row_id| (row_id.clone(), table.rows[row_id].stored.clone()))
+            .take(scan.limit)
+            .collect())
+    }
+
+    pub(super) fn load_children(&self, question: &ChildQuestion) -> Result<Vec<Child>, StoreError> {
+        let declared = self.schema().table(question.table);
+        let Some(table) = self.table(&question.partition, question.table) else {
+            return Ok(Vec::new());
+        };
+        let mut children = Vec::new();
+        for parent in &question.parents {
+            let found = table
+                .indexes
+                .lookup_text(declared, question.column, parent)
+                .ok_or_else(|| no_indexes(&declared.name))?;
+            let left = question.limit - children.len();
+            children.extend(found.iter().take(left).map(|row_id| Child {
+                parent: parent.clone(),
+                row_id: row_id.clone(),
+            }));
+        }
+        Ok(children)
     }
 
     pub(super) fn newest_change(
@@ -201,6 +246,14 @@ impl State {
         }
         found
     }
+}
+
+fn no_indexes(table: &str) -> StoreError {
+    StoreError::refused(
+        StorageCode::QueryUnsupported,
+        "look up an index",
+        format!("table `{table}` has no such index in the database"),
+    )
 }
 
 fn payload_bytes(change: &LogChange) -> usize {

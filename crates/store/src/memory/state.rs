@@ -12,12 +12,14 @@ use tidewater_model::{
     ActorId, ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId, StoredScopes,
 };
 use tidewater_schema::{Schema, Table, TableIndex};
-use tidewater_wire::row::{Field, Value, decode_row};
 
-use super::index::ScopeIndex;
+use super::{
+    index::ScopeIndex,
+    values::{RowFault, ValueIndexes},
+};
 use crate::{
-    ActivityBatch, ClientRecord, Gate, PartitionRecord, Pruned, PushKey, StoreError,
-    StoreErrorKind, StoredResult, StoredRow, Tombstone,
+    ActivityBatch, ClientRecord, Gate, PartitionRecord, Pruned, PushKey, StoreError, StoredResult,
+    StoredRow, Tombstone,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -68,21 +70,14 @@ pub(super) struct TableState {
     pub(super) rows_by_scope: ScopeIndex<ByteString>,
     pub(super) commits_by_scope: ScopeIndex<CommitSeq>,
     pub(super) tombstones: OrdMap<ByteString, Arc<Tombstone>>,
-    /// One for each unique index declared at the last migration.
-    pub(super) unique: Vec<UniqueIndex>,
+    /// As declared at the last migration.
+    pub(super) indexes: ValueIndexes,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) stored: StoredRow,
     pub(super) blob_ids: Vec<String>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct UniqueIndex {
-    columns: Vec<usize>,
-    /// By the encoded values of the columns.
-    owners: OrdMap<Arc<[u8]>, ByteString>,
 }
 
 impl State {
@@ -249,16 +244,16 @@ impl TableState {
             rows_by_scope: ScopeIndex::default(),
             commits_by_scope: ScopeIndex::default(),
             tombstones: OrdMap::new(),
-            unique: UniqueIndex::declared(table),
+            indexes: ValueIndexes::declared(table),
         }
     }
 
-    /// Builds the unique indexes anew, as `table` declares them.
-    pub(super) fn index_unique(&mut self, table: &Table) -> Result<(), UniqueFault> {
-        self.unique = UniqueIndex::declared(table);
-        for (row_id, row) in self.rows.clone() {
-            let keys = self.unique_keys(table, &row.stored.payload)?;
-            self.claim(&keys, &row_id)?;
+    /// Builds the declared indexes anew, as `table` has them.
+    pub(super) fn index_values(&mut self, table: &Table) -> Result<(), RowFault> {
+        self.indexes = ValueIndexes::declared(table);
+        for (row_id, row) in &self.rows {
+            let keys = self.indexes.keys(table, &row.stored.payload)?;
+            self.indexes.insert(&keys, row_id)?;
         }
         Ok(())
     }
@@ -269,16 +264,17 @@ impl TableState {
         table: &Table,
         row_id: &ByteString,
         row: Row,
-    ) -> Result<(), UniqueFault> {
+    ) -> Result<(), RowFault> {
         let before = self.rows.get(row_id).cloned();
-        let keys = self.unique_keys(table, &row.stored.payload)?;
+        let keys = self.indexes.keys(table, &row.stored.payload)?;
         if let Some(before) = &before {
-            self.release(table, &before.stored.payload)?;
+            let keys_before = self.indexes.keys(table, &before.stored.payload)?;
+            self.indexes.remove(&keys_before, row_id);
             if before.stored.scopes != row.stored.scopes {
                 self.rows_by_scope.remove(&before.stored.scopes, row_id);
             }
         }
-        self.claim(&keys, row_id)?;
+        self.indexes.insert(&keys, row_id)?;
         self.rows_by_scope.insert(&row.stored.scopes, row_id);
         self.rows.insert(row_id.clone(), Arc::new(row));
         Ok(())
@@ -293,7 +289,8 @@ impl TableState {
         let Some(row) = self.rows.remove(row_id) else {
             return Ok(None);
         };
-        self.release(table, &row.stored.payload)?;
+        let keys = self.indexes.keys(table, &row.stored.payload)?;
+        self.indexes.remove(&keys, row_id);
         self.rows_by_scope.remove(&row.stored.scopes, row_id);
         Ok(Some(row))
     }
@@ -309,94 +306,6 @@ impl TableState {
             self.tombstones.remove(row_id);
         }
     }
-
-    fn unique_keys(
-        &self,
-        table: &Table,
-        payload: &Bytes,
-    ) -> Result<Vec<Option<Arc<[u8]>>>, StoreError> {
-        if self.unique.is_empty() {
-            return Ok(Vec::new());
-        }
-        let fields = decode_row(&table.columns, payload).map_err(|error| {
-            StoreError::new(StoreErrorKind::Corrupt, "read a stored row").with_source(error)
-        })?;
-        Ok(self
-            .unique
-            .iter()
-            .map(|index| unique_key(&fields, &index.columns))
-            .collect())
-    }
-
-    fn claim(
-        &mut self,
-        keys: &[Option<Arc<[u8]>>],
-        row_id: &ByteString,
-    ) -> Result<(), UniqueFault> {
-        for (index, key) in self.unique.iter_mut().zip(keys) {
-            let Some(key) = key else { continue };
-            if index.owners.contains_key(key) {
-                return Err(UniqueFault::Taken);
-            }
-            index.owners.insert(Arc::clone(key), row_id.clone());
-        }
-        Ok(())
-    }
-
-    fn release(&mut self, table: &Table, payload: &Bytes) -> Result<(), StoreError> {
-        let keys = self.unique_keys(table, payload)?;
-        for (index, key) in self.unique.iter_mut().zip(keys) {
-            if let Some(key) = key {
-                index.owners.remove(&key);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Why a row cannot be stored.
-pub(super) enum UniqueFault {
-    /// Another row has a value that must be unique.
-    Taken,
-    Store(StoreError),
-}
-
-impl From<StoreError> for UniqueFault {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl UniqueIndex {
-    /// A database declares indexes over typed columns, which only materialized tables have.
-    fn declared(table: &Table) -> Vec<Self> {
-        table
-            .indexes
-            .iter()
-            .filter(|index| index.unique && table.materialized)
-            .map(|index| Self {
-                columns: index.columns.clone(),
-                owners: OrdMap::new(),
-            })
-            .collect()
-    }
-}
-
-/// The values of an index's columns, one after the other; `None` when one of them is NULL,
-/// because NULLs never collide.
-fn unique_key(fields: &[Option<Field<'_>>], columns: &[usize]) -> Option<Arc<[u8]>> {
-    let mut key = Vec::new();
-    for column in columns {
-        let field = fields[*column]?;
-        match field.value {
-            // Databases store no NaN, and hold the two zeros equal.
-            Value::Float(number) if number.is_nan() => return None,
-            Value::Float(0.0) => Value::Float(0.0).encode(&mut key),
-            // An encoded value says where it ends, so no two lists of values read alike.
-            _ => key.extend_from_slice(field.encoded),
-        }
-    }
-    Some(Arc::from(key))
 }
 
 /// Visits every value of a map, to change it.

@@ -3,24 +3,29 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use async_trait::async_trait;
+use bytestring::ByteString;
 use tidewater_model::{Cursor, PartitionId};
 use tidewater_schema::Schema;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     Shared,
-    state::{LogChange, LogCommit, Partition, Row, State, UniqueFault},
+    state::{LogChange, LogCommit, Partition, Row, State},
+    values::RowFault,
 };
 use crate::{
-    AppliedCommit, ChangeKind, ChangeWrite, ClientRecord, CommitWrite, Finished, LoadRequest,
-    Loaded, RowKey, StoreError, StoreErrorKind, StoredResult, StoredRow, Tombstone, Violation,
+    AppliedCommit, ChangeKind, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite,
+    Finished, IndexScan, LoadRequest, Loaded, RowKey, RowPage, RowScan, SqlQuery, SqlValue,
+    StorageCode, StoreError, StoreErrorKind, StoredResult, StoredRow, Tombstone, Violation,
     WriteTxn,
 };
 
 pub(super) struct MemoryTxn {
     shared: Arc<Shared>,
-    /// What everybody will see when the transaction finishes.
+    /// What everybody will see when the transaction finishes, but for what is staged.
     state: State,
+    /// The state without what is staged, while something is.
+    unstaged: Option<State>,
     locked: BTreeSet<PartitionId>,
     poisoned: bool,
     /// Given back after everything else is gone.
@@ -33,6 +38,7 @@ impl MemoryTxn {
         Self {
             shared,
             state,
+            unstaged: None,
             locked: BTreeSet::new(),
             poisoned: false,
             turn,
@@ -50,10 +56,7 @@ impl MemoryTxn {
     }
 
     fn load_row(&self, key: &RowKey) -> (Option<StoredRow>, Option<Tombstone>) {
-        assert!(
-            self.locked.contains(&key.partition),
-            "rows are loaded from locked partitions"
-        );
+        self.assert_locked(&key.partition);
         let (Some(table), Some(partition)) = (
             self.state.table(&key.partition, key.table),
             self.state.partitions.get(&key.partition),
@@ -64,13 +67,24 @@ impl MemoryTxn {
         (row, partition.tombstone(table, &key.row_id))
     }
 
+    fn assert_locked(&self, partition: &PartitionId) {
+        assert!(
+            self.locked.contains(partition),
+            "a transaction touches locked partitions only"
+        );
+    }
+
+    fn take_back(&mut self) {
+        if let Some(state) = self.unstaged.take() {
+            self.state = state;
+        }
+    }
+
     fn apply_all(&mut self, commits: &[Arc<CommitWrite>]) -> Result<Option<Violation>, StoreError> {
         self.check_poison()?;
+        self.take_back();
         for (commit, write) in commits.iter().enumerate() {
-            assert!(
-                self.locked.contains(&write.key.partition),
-                "a commit is applied to a locked partition"
-            );
+            self.assert_locked(&write.key.partition);
             let before = self.state.clone();
             let schema = Arc::clone(self.state.schema());
             let partition = self.state.partition_mut(&write.key.partition);
@@ -119,6 +133,74 @@ impl WriteTxn for MemoryTxn {
         commits: Vec<Arc<CommitWrite>>,
     ) -> Result<Option<Violation>, StoreError> {
         self.apply_all(&commits)
+    }
+
+    async fn stage(
+        &mut self,
+        partition: &PartitionId,
+        changes: Vec<ChangeWrite>,
+    ) -> Result<Option<i32>, StoreError> {
+        self.check_poison()?;
+        self.assert_locked(partition);
+        let before = self.state.clone();
+        self.unstaged.get_or_insert_with(|| before.clone());
+        let schema = Arc::clone(self.state.schema());
+        let entry = self.state.partition_mut(partition);
+        for change in &changes {
+            match apply_change(entry, &schema, change) {
+                Ok(_) => {}
+                Err(ApplyFault::Violation { op_index }) => {
+                    self.state = before;
+                    return Ok(Some(op_index));
+                }
+                Err(ApplyFault::Store(error)) => {
+                    self.poisoned = true;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    async fn unstage(&mut self) -> Result<(), StoreError> {
+        self.check_poison()?;
+        self.take_back();
+        Ok(())
+    }
+
+    async fn scan_rows(&mut self, scan: RowScan) -> Result<RowPage, StoreError> {
+        self.check_poison()?;
+        self.assert_locked(&scan.partition);
+        Ok(self.state.scan_rows(&scan))
+    }
+
+    async fn scan_index(
+        &mut self,
+        scan: IndexScan,
+    ) -> Result<Vec<(ByteString, StoredRow)>, StoreError> {
+        self.check_poison()?;
+        self.assert_locked(&scan.partition);
+        self.state.scan_index(&scan)
+    }
+
+    async fn load_children(
+        &mut self,
+        questions: Vec<ChildQuestion>,
+    ) -> Result<Vec<Vec<Child>>, StoreError> {
+        self.check_poison()?;
+        let answers = questions.iter().map(|question| {
+            self.assert_locked(&question.partition);
+            self.state.load_children(question)
+        });
+        answers.collect()
+    }
+
+    async fn query(&mut self, _query: SqlQuery) -> Result<Vec<Vec<SqlValue>>, StoreError> {
+        Err(StoreError::refused(
+            StorageCode::QueryUnsupported,
+            "run a query",
+            "the memory store has no SQL: use a database for registered queries",
+        ))
     }
 
     async fn finish(
@@ -251,10 +333,10 @@ fn apply_change(
             table
                 .put(declared, &change.row_id, stored)
                 .map_err(|fault| match fault {
-                    UniqueFault::Taken => ApplyFault::Violation {
+                    RowFault::Taken => ApplyFault::Violation {
                         op_index: change.op_index,
                     },
-                    UniqueFault::Store(error) => ApplyFault::Store(error),
+                    RowFault::Store(error) => ApplyFault::Store(error),
                 })?;
             (Some((row.row_version, row.payload.clone())), &row.scopes)
         }

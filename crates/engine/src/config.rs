@@ -9,6 +9,13 @@ use tidewater_model::limits;
 pub struct EngineConfig {
     /// Operations over all commits of one request (§6.1).
     pub operations_per_request_max: usize,
+    /// Operations that references may append to one commit (§6.11).
+    pub appended_operations_max: usize,
+    /// A CRDT document larger than this is not merged: neither as it is stored and pushed
+    /// together, nor as the result (§5.10).
+    pub crdt_bytes_max: usize,
+    /// How long a validator or planner may take; then its commit is rejected, or fails.
+    pub hook_timeout: Duration,
     /// Largest rows segment sent inside a response (§5.7).
     pub inline_segment_bytes_max: usize,
     /// How long the resolver of scopes may take; then the round fails (OQ-36).
@@ -31,6 +38,9 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             operations_per_request_max: limits::OPERATIONS_PER_REQUEST_DEFAULT,
+            appended_operations_max: limits::APPENDED_OPERATIONS_DEFAULT,
+            crdt_bytes_max: 8 * 1024 * 1024,
+            hook_timeout: Duration::from_secs(5),
             inline_segment_bytes_max: limits::INLINE_SEGMENT_BYTES_DEFAULT,
             resolver_timeout: Duration::from_secs(10),
             queued_commits_max: 4_096,

@@ -10,7 +10,7 @@ use tidewater_store::{PartitionRecord, Pruned, Store, StoreError};
 use tokio::sync::broadcast;
 
 use crate::{
-    Clock, CommitEvent, EngineConfig, Identity, Ids, Retention, RoundBody, RoundError,
+    Clock, CommitEvent, EngineConfig, Hooks, Identity, Ids, Retention, RoundBody, RoundError,
     ScopeResolver, SegmentGrant,
     activity::Activity,
     partition::{PartitionState, Partitions},
@@ -32,6 +32,8 @@ pub struct EngineParts {
     pub clock: Arc<dyn Clock>,
     /// Fresh names.
     pub ids: Arc<dyn Ids>,
+    /// Validators, mergers, the reaction planner.
+    pub hooks: Hooks,
     /// Policy.
     pub config: EngineConfig,
 }
@@ -43,6 +45,8 @@ pub struct Engine {
     pub(crate) activity: Activity,
     pub(crate) lanes: Lanes,
     pub(crate) commits: broadcast::Sender<CommitEvent>,
+    /// Whether any table declares a reference: most schemas pay nothing for them.
+    pub(crate) has_references: bool,
 }
 
 /// Commits an observer may fall behind before it misses some.
@@ -54,7 +58,10 @@ impl Engine {
         parts.store.prepare(&parts.schema).await?;
         let (commits, _) = broadcast::channel(COMMIT_EVENTS_BUFFERED);
         let lanes = Lanes::new(&parts.config, parts.store.write_lanes());
+        let has_references =
+            parts.schema.tables().iter().any(|table| !table.references.is_empty());
         Ok(Arc::new(Self {
+            has_references,
             parts,
             partitions: Partitions::default(),
             activity: Activity::default(),

@@ -9,12 +9,18 @@
 //! that waits for it.
 
 mod answer;
+mod appended;
 mod batch;
 mod candidate;
 mod column_versions;
 mod commit;
 mod decide;
+mod ground;
+mod judge;
 pub(crate) mod lane;
+mod operation;
+mod reaction;
+mod reader;
 mod references;
 
 use std::sync::Arc;

@@ -96,6 +96,7 @@ impl TestServer {
             resolver: Arc::<SwitchedResolver>::clone(&resolver),
             clock: Arc::<ManualClock>::clone(&clock),
             ids: Arc::new(CountedIds::default()),
+            hooks: crate::Hooks::default(),
             config,
         })
         .await

@@ -6,6 +6,24 @@
 /// Largest integer that every client language represents exactly (Conventions).
 pub const SAFE_INTEGER_MAX: i64 = 9_007_199_254_740_991;
 
+/// Operations that references may append to one commit (§6.11).
+pub const APPENDED_OPERATIONS_DEFAULT: usize = 1_000;
+
+/// Reactions of one commit (§6.9).
+pub const REACTIONS_PER_COMMIT_MAX: usize = 100;
+/// Length of a reaction's key (§6.9).
+pub const REACTION_KEY_BYTES_MAX: usize = 256;
+/// Length of a reaction's type (§6.9).
+pub const REACTION_TYPE_BYTES_MAX: usize = 128;
+/// Length of a reaction's payload as JSON text (§6.9).
+pub const REACTION_PAYLOAD_BYTES_MAX: usize = 65_536;
+/// Nesting of a reaction's payload (§6.9).
+pub const REACTION_PAYLOAD_DEPTH_MAX: usize = 16;
+/// Deliveries of a reaction before it is given up, when the planner does not say (§6.9).
+pub const REACTION_ATTEMPTS_DEFAULT: i32 = 10;
+/// Most deliveries a planner may ask for (§6.9).
+pub const REACTION_ATTEMPTS_MAX: i32 = 100;
+
 /// Deepest JSON accepted anywhere: the published clients' parsers stop there (OQ-18).
 pub const JSON_DEPTH_MAX: usize = 127;
 

@@ -8,7 +8,10 @@
 //! Not here: how the intersection is made and when it means "revoked"; that is a decision and
 //! lives in the engine.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crate::utf16_cmp;
 
@@ -60,15 +63,17 @@ impl ScopeFilter {
 }
 
 /// The scope values of one stored row: exactly one per variable, by ascending UTF-16 order.
+///
+/// Shared, because a row's scopes travel with each of its versions and with each change.
 #[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
-pub struct StoredScopes(Vec<(String, String)>);
+pub struct StoredScopes(Arc<[(String, String)]>);
 
 impl StoredScopes {
     /// Sorts the pairs; `None` when a variable is named twice.
     pub fn new(mut pairs: Vec<(String, String)>) -> Option<Self> {
         pairs.sort_by(|left, right| utf16_cmp(&left.0, &right.0));
         let unique = pairs.windows(2).all(|pair| pair[0].0 != pair[1].0);
-        unique.then_some(Self(pairs))
+        unique.then(|| Self(pairs.into()))
     }
 
     /// The value of `variable`.

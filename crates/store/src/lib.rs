@@ -28,8 +28,8 @@ pub use memory::MemoryStore;
 pub use records::{
     ActivityBatch, AppliedCommit, ChangeKind, ChangeWrite, ClientKey, ClientRecord,
     ClientSubscription, CommitWrite, FailureReport, Gate, PartitionRecord, PartitionTouch, Pruned,
-    PushKey, PushResultRecord, PushStatus, ResultRecord, RetentionInputs, RowKey, RowState,
-    StoredResult, StoredRow, Tombstone,
+    PushKey, PushResultRecord, PushStatus, ReactionWrite, ResultRecord, RetentionInputs, RowKey,
+    RowState, StoredResult, StoredRow, Tombstone,
 };
 pub use store::{Store, WriteLanes};
 pub use txn::{Finished, LoadRequest, Loaded, Violation, WriteTxn};

@@ -195,6 +195,23 @@ pub struct AppliedCommit {
     pub tombstones: Vec<(TableIndex, ByteString, StoredScopes)>,
     /// Rows whose tombstone of an earlier commit ends with this one.
     pub tombstones_cleared: Vec<(TableIndex, ByteString)>,
+    /// What follows from the commit, pending from its creation on.
+    pub reactions: Vec<ReactionWrite>,
+}
+
+/// A reaction to record with its commit (§6.9).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ReactionWrite {
+    /// Names it within the partition, for good.
+    pub idempotency_key: String,
+    /// What kind of work it is.
+    pub kind: String,
+    /// Of the payload's form.
+    pub version: i32,
+    /// JSON text.
+    pub payload: String,
+    /// Deliveries before it is given up.
+    pub max_attempts: i32,
 }
 
 /// One write to one row, and the change the log keeps of it.

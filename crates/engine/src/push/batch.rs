@@ -19,7 +19,7 @@ use tidewater_model::{CommitSeq, ErrorCode, PartitionId};
 use tidewater_store::{
     AppliedCommit, ClientKey, ClientRecord, CommitWrite, Finished, Gate, LoadRequest, Loaded,
     PushKey, PushResultRecord, PushStatus, ResultRecord, RowKey, StoreError, StoreErrorKind,
-    StoredResult, Violation,
+    StoredResult, Violation, WriteTxn,
 };
 use tidewater_wire::{OperationAction, PushCommit};
 
@@ -27,6 +27,7 @@ use super::{
     answer::{Outcome, Told},
     candidate::Candidate,
     commit::{self, Author, Decision},
+    ground::{Ground, Stop},
     lane::Job,
 };
 use crate::{CommitEvent, Engine, RoundError};
@@ -82,19 +83,21 @@ async fn transact(engine: &Engine, jobs: &[Job]) -> Result<Vec<JobResult>, Store
     let wanted = group.wanted(0);
     let (mut txn, loaded) = engine.store().begin_write(wanted.clone()).await?;
     group.take(wanted, loaded);
-    group.decide_from(0);
-    let mut applied = 0;
+    let mut next = 0;
     loop {
-        match txn.finish(group.writes[applied..].to_vec()).await? {
+        while next < group.entries.len() {
+            next = match group.decide_next(next, txn.as_mut()).await? {
+                None => next + 1,
+                Some(violation) => group.redo(violation, txn.as_mut()).await?,
+            };
+        }
+        match txn.finish(group.writes[group.applied..].to_vec()).await? {
             Finished::Committed => return Ok(group.settle()),
-            Finished::Violated(open, Violation { commit, op_index }) => {
+            Finished::Violated(open, violation) => {
                 txn = open;
-                applied += commit;
-                let next = group.reject(applied, op_index);
-                let wanted = group.wanted(next);
-                let loaded = txn.load(wanted.clone()).await?;
-                group.take(wanted, loaded);
-                group.decide_from(next);
+                let commit = group.applied + violation.commit;
+                let violation = Violation { commit, ..violation };
+                next = group.redo(violation, txn.as_mut()).await?;
             }
         }
     }
@@ -120,6 +123,8 @@ struct Group<'a> {
     writes: Vec<Arc<CommitWrite>>,
     /// The entry behind each write.
     writers: Vec<usize>,
+    /// How many of the writes the transaction holds already.
+    applied: usize,
     gates: BTreeMap<PartitionId, Gate>,
     results: BTreeMap<PushKey, StoredResult>,
     clients: BTreeMap<ClientKey, ClientRecord>,
@@ -153,6 +158,7 @@ impl<'a> Group<'a> {
             failures: vec![None; jobs.len()],
             writes: Vec::new(),
             writers: Vec::new(),
+            applied: 0,
             gates: BTreeMap::new(),
             results: BTreeMap::new(),
             clients: BTreeMap::new(),
@@ -210,65 +216,90 @@ impl<'a> Group<'a> {
         }
     }
 
-    fn decide_from(&mut self, first: usize) {
-        for index in first..self.entries.len() {
-            let job = self.entries[index].job;
-            if self.failures[job].is_some() {
-                continue;
-            }
-            match self.decide(index) {
-                Ok(told) => self.entries[index].told = Some(told),
-                Err(error) => {
-                    self.candidate.roll_back();
-                    self.failures[job] = Some(error);
-                }
-            }
+    /// Decides one entry. Returns the earlier write that turned out to break a constraint, if
+    /// reading the candidate state brought that to light.
+    async fn decide_next(
+        &mut self,
+        index: usize,
+        txn: &mut dyn WriteTxn,
+    ) -> Result<Option<Violation>, StoreError> {
+        let job = self.entries[index].job;
+        if self.failures[job].is_some() {
+            return Ok(None);
         }
+        match self.decide(index, txn).await {
+            Ok(told) => self.entries[index].told = Some(told),
+            Err(Stop::Fail(error)) => {
+                self.candidate.roll_back();
+                self.failures[job] = Some(error);
+            }
+            Err(Stop::Earlier { write, op_index }) => {
+                return Ok(Some(Violation { commit: write, op_index }));
+            }
+            Err(Stop::Store(error)) => return Err(error),
+            Err(Stop::Reject(_)) => unreachable!("a rejection is a decision"),
+        }
+        Ok(None)
     }
 
     /// Decides one commit, in the order of §6.3: gate, client, replay, operations.
-    fn decide(&mut self, index: usize) -> Result<Told, RoundError> {
+    async fn decide(&mut self, index: usize, txn: &mut dyn WriteTxn) -> Result<Told, Stop> {
         let job = &self.jobs[self.entries[index].job];
         self.check_gate(job)?;
         self.check_client(job)?;
         if let Some(told) = self.replay(index, job)? {
             return Ok(told);
         }
-        let schema = self.engine.schema();
         let commit = self.entries[index].commit;
         let author = Author {
             partition: &job.identity.partition,
+            actor: &job.identity.actor,
+            client: &job.client,
             allowed: job.allowed.as_deref(),
             sparse: job.version.is_sparse(),
         };
-        let (status, results, applied) =
-            match commit::decide(schema, &author, commit, &mut self.candidate)? {
-                Decision::Apply(changes) => {
-                    let gate = self.gate_mut(&job.identity.partition);
-                    gate.head = gate.head.next();
-                    let commit_seq = gate.head;
-                    let settled = self.candidate.settle(commit_seq);
-                    let applied = AppliedCommit {
-                        commit_seq,
-                        created_at_ms: self.now_ms,
-                        changes,
-                        tombstones: settled.tombstones,
-                        tombstones_cleared: settled.cleared,
-                    };
-                    let results = (0..).take(commit.operations.len());
-                    let results = results.map(|op_index| ResultRecord::Applied { op_index });
-                    (
-                        PushStatus::Applied(commit_seq),
-                        results.collect(),
-                        Some(applied),
-                    )
-                }
-                Decision::Reject(record) => {
-                    self.candidate.roll_back();
-                    (PushStatus::Rejected, vec![record], None)
-                }
-            };
+        let mut ground = Ground::new(txn, &self.writes, &mut self.applied);
+        let decision =
+            commit::decide(self.engine, author, commit, &mut self.candidate, &mut ground).await?;
+        let (status, results, applied) = match decision {
+            Decision::Apply { changes, reactions } => {
+                let gate = self.gate_mut(&job.identity.partition);
+                gate.head = gate.head.next();
+                let commit_seq = gate.head;
+                let settled = self.candidate.settle(commit_seq);
+                let applied = AppliedCommit {
+                    commit_seq,
+                    created_at_ms: self.now_ms,
+                    changes,
+                    tombstones: settled.tombstones,
+                    tombstones_cleared: settled.cleared,
+                    reactions,
+                };
+                let results = (0..).take(commit.operations.len());
+                let results = results.map(|op_index| ResultRecord::Applied { op_index });
+                (PushStatus::Applied(commit_seq), results.collect(), Some(applied))
+            }
+            Decision::Reject(record) => {
+                self.candidate.roll_back();
+                (PushStatus::Rejected, vec![record], None)
+            }
+        };
         Ok(self.record(index, status, results, applied))
+    }
+
+    /// Turns a write into a rejection and loads anew what the entries after it name. Returns
+    /// the first entry to decide again.
+    async fn redo(
+        &mut self,
+        violation: Violation,
+        txn: &mut dyn WriteTxn,
+    ) -> Result<usize, StoreError> {
+        self.applied = violation.commit;
+        let next = self.reject(violation.commit, violation.op_index);
+        let wanted = self.wanted(next);
+        let loaded = txn.load(wanted.clone()).await?;
+        self.take(wanted, loaded);
+        Ok(next)
     }
 
     /// Notes an outcome as what is to be written, and found by replays from here on.

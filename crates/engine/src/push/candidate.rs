@@ -54,6 +54,22 @@ impl Candidate {
             .expect("every row that a commit names was loaded")
     }
 
+    /// Whether the row was loaded.
+    pub(super) fn knows(&self, key: &RowKey) -> bool {
+        self.rows.contains_key(key)
+    }
+
+    /// Takes rows that were loaded later, because a decision came upon them.
+    pub(super) fn learn(
+        &mut self,
+        keys: Vec<RowKey>,
+        rows: Vec<Option<StoredRow>>,
+        tombstones: Vec<Option<Tombstone>>,
+    ) {
+        let more = Self::new(keys, rows, tombstones);
+        self.rows.extend(more.rows);
+    }
+
     /// Replaces a row, for this commit and those after it.
     pub(super) fn write(&mut self, key: &RowKey, row: Option<StoredRow>) {
         let slot = self

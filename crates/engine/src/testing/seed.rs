@@ -94,6 +94,7 @@ impl TestServer {
             changes: Vec::new(),
             tombstones: Vec::new(),
             tombstones_cleared: Vec::new(),
+            reactions: Vec::new(),
         };
         for (key, write) in keys.iter().zip(writes) {
             let before = candidate.get_mut(key).unwrap();

@@ -14,6 +14,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a suite of tests")]
 
+mod candidates;
 mod clients;
 mod constraints;
 pub mod fixtures;
@@ -59,6 +60,17 @@ pub trait Database: Send + Sync {
         _blob_id: &str,
     ) -> Option<Vec<RowKey>> {
         None
+    }
+
+    /// Whether transactions stage candidate rows and read them. Where they do not, the cases
+    /// about that pass without a check.
+    fn stages(&self) -> bool {
+        false
+    }
+
+    /// Whether transactions answer queries, in the dialect of SQLite.
+    fn has_sql(&self) -> bool {
+        false
     }
 
     /// Makes a recorded outcome unreadable, where the implementation can; whether it did.
@@ -267,6 +279,28 @@ macro_rules! for_each_conformance_case {
                 a_waiting_writer_that_gives_up_holds_up_nobody
                 writers_of_other_partitions_do_not_wait_where_lanes_are_apart
                 racing_writers_lose_nothing_and_every_read_is_one_snapshot
+            }
+            candidates {
+                staged_rows_are_seen_by_their_transaction_alone
+                staging_again_adds_to_what_is_staged
+                unstaging_takes_everything_staged_back
+                unstaging_keeps_what_was_applied
+                applying_and_finishing_take_back_what_is_staged
+                what_is_staged_and_not_applied_is_never_written
+                staging_names_the_operation_that_breaks_a_constraint
+                a_violation_after_staging_leaves_the_transaction_open
+                a_stage_that_is_canceled_abandons_its_transaction
+                a_transaction_scans_by_the_rules_of_every_scan
+                an_index_finds_exactly_the_values_asked_for
+                an_index_is_read_in_order_and_in_pages
+                an_index_follows_staged_rows
+                children_come_by_parent_and_then_by_row_id
+                children_follow_staged_rows
+                children_of_an_integer_key_are_found_by_its_text
+                a_store_without_sql_refuses_a_query
+                a_query_sees_what_is_staged
+                a_query_has_values_of_every_kind
+                a_candidate_table_is_known_by_its_place
             }
             outcomes {
                 an_outcome_reads_back_as_recorded

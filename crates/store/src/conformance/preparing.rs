@@ -234,6 +234,7 @@ pub(super) async fn a_new_version_adds_and_retires_tables(database: &dyn Databas
         let mut added = tables.remove(TASKS.0);
         added["name"] = json!("added");
         added["indexes"] = json!([]);
+        added["references"] = json!([]);
         tables.insert(0, added);
     });
     let (added, notes) = (TableIndex(0), TableIndex(1));

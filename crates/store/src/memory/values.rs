@@ -128,7 +128,11 @@ impl ValueIndexes {
     ) -> Option<OrdSet<ByteString>> {
         let index = self.0.iter().find(|index| index.columns == [column])?;
         let value = match table.columns[column].kind {
-            ColumnType::Integer => text.parse().ok().map(SqlValue::Integer),
+            ColumnType::Integer => text
+                .parse()
+                .ok()
+                .filter(|value: &i64| value.to_string() == text)
+                .map(SqlValue::Integer),
             ColumnType::Boolean => text
                 .parse()
                 .ok()

@@ -8,17 +8,21 @@
 //! to talk to it.
 //!
 //! [`schema`] builds schema documents and [`rows`] rows, in the forms that the published client
-//! uses too.
+//! uses too. [`message`] builds requests of any wire version, and [`HttpClient`] sends them.
 
 #![warn(missing_docs)]
 
 mod auth;
 mod clock;
 mod control;
+pub mod crash;
 mod database;
+mod dice;
 mod host;
+mod http_client;
 mod ids;
 mod instance;
+pub mod message;
 mod probe;
 mod resolver;
 pub mod rows;
@@ -29,7 +33,9 @@ mod test_server;
 pub use auth::NameIsToken;
 pub use clock::VirtualClock;
 pub use database::StoreKind;
+pub use dice::Dice;
 pub use host::{Host, INSTANCES_MAX};
+pub use http_client::{HttpClient, Refusal};
 pub use ids::SeededIds;
 pub use instance::{Instance, RowView};
 pub use resolver::{ResolverMode, ScopeLists, SwitchResolver, scopes};

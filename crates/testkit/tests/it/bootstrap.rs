@@ -2,11 +2,10 @@
 
 use serde_json::json;
 use syncular_client::SyncClient;
-use tidewater_testkit::StoreKind;
+use tidewater_testkit::{StoreKind, message::commit};
 use tidewater_wire::WireVersion;
 
 use crate::{
-    message::commit,
     raw::Raw,
     support::{Replica, Wire, World, limits},
 };

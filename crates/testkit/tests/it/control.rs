@@ -6,14 +6,14 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tidewater_testkit::{StoreKind, schema};
+use tidewater_testkit::{
+    StoreKind,
+    message::{commit, delete},
+    schema,
+};
 use tidewater_wire::{Operation, PushOutcome, WireVersion};
 
-use crate::{
-    message::{commit, delete},
-    raw::Raw,
-    support::World,
-};
+use crate::{raw::Raw, support::World};
 
 on_every_store!(
     time_and_places_in_the_log_can_be_read_and_moved,
@@ -64,7 +64,7 @@ fn make(base: &str) -> String {
 fn client(world: &World, mount: &str) -> Raw {
     let mut raw = Raw::new(world, "alice", "c1", WireVersion::V3);
     mount.clone_into(&mut raw.url);
-    raw.acquire_epoch();
+    raw.acquire_epoch().unwrap();
     raw
 }
 
@@ -147,9 +147,7 @@ fn grants_failures_and_unreadable_outcomes_can_be_switched(kind: StoreKind) {
         json!({ "mode": "outage" }),
         json!({}),
     );
-    let refusal = raw
-        .send(raw.author.request(vec![], Some(vec![])))
-        .unwrap_err();
+    let refusal = raw.refused(raw.author.request(vec![], Some(vec![])));
     assert_eq!(
         (refusal.status, refusal.code()),
         (401, "sync.auth_lease_required")

@@ -10,7 +10,7 @@ mod bootstrap;
 mod conflict;
 mod control;
 mod converge;
-mod message;
+mod kill;
 mod outbox;
 mod pruning;
 mod raw;

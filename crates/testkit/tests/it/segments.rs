@@ -1,14 +1,14 @@
 //! Segments by reference, fetched from their own route (§5.1, §5.5, §5.7).
 
 use serde_json::json;
-use tidewater_testkit::{InstanceLimits, InstanceSpec, StoreKind, schema, scopes};
+use tidewater_testkit::{
+    InstanceLimits, InstanceSpec, StoreKind,
+    message::{EXTERNAL_ROWS, commit, pull_header, teams},
+    schema, scopes,
+};
 use tidewater_wire::{RowsSegment, SegmentRef, WireVersion, content_address};
 
-use crate::{
-    message::{EXTERNAL_ROWS, commit, pull_header, teams},
-    raw::Raw,
-    support::World,
-};
+use crate::{raw::Raw, support::World};
 
 on_every_store!(
     a_large_page_comes_by_reference_and_the_device_fetches_it,
@@ -85,7 +85,7 @@ fn every_download_is_authorized_anew(kind: StoreKind) {
     let world = world(kind);
     let mut bob = Raw::ready(&world, "bob", "b", WireVersion::V3);
     let reference = reference(&mut bob);
-    let (status, bytes) = bob.segment(&reference.segment_id, SCOPES);
+    let (status, bytes) = bob.download(&reference.segment_id, SCOPES);
     assert_eq!(status, 200);
     assert_eq!(content_address(&bytes), *reference.segment_id);
     assert_eq!(i64::try_from(bytes.len()).unwrap(), reference.byte_length);
@@ -93,28 +93,28 @@ fn every_download_is_authorized_anew(kind: StoreKind) {
     assert_eq!(segment.blocks.concat().len(), 100);
     // The other spelling of the same address.
     let escaped = reference.segment_id.replace(':', "%3A");
-    assert_eq!(bob.segment(&escaped, SCOPES).0, 200);
+    assert_eq!(bob.download(&escaped, SCOPES).0, 200);
 
     check(
-        bob.segment(&reference.segment_id, "{}"),
+        bob.download(&reference.segment_id, "{}"),
         403,
         "sync.forbidden",
     );
     check(
-        bob.segment(&reference.segment_id, r#"{"team_id":["t2"]}"#),
+        bob.download(&reference.segment_id, r#"{"team_id":["t2"]}"#),
         403,
         "sync.forbidden",
     );
     check(
-        bob.segment(&reference.segment_id, r#"{"team_id":["*"]}"#),
+        bob.download(&reference.segment_id, r#"{"team_id":["*"]}"#),
         400,
         "sync.invalid_subscription",
     );
     let unknown = content_address(b"something else");
-    check(bob.segment(&unknown, SCOPES), 404, "sync.not_found");
+    check(bob.download(&unknown, SCOPES), 404, "sync.not_found");
     world.allow("bob", scopes([]));
     check(
-        bob.segment(&reference.segment_id, SCOPES),
+        bob.download(&reference.segment_id, SCOPES),
         403,
         "sync.forbidden",
     );
@@ -127,7 +127,7 @@ fn a_segment_of_an_older_epoch_is_gone(kind: StoreKind) {
     world.block_on(world.instance.back_up()).unwrap();
     world.block_on(world.instance.restore()).unwrap();
     check(
-        bob.segment(&reference.segment_id, SCOPES),
+        bob.download(&reference.segment_id, SCOPES),
         404,
         "sync.not_found",
     );
@@ -139,14 +139,14 @@ fn an_expired_segment_is_told_apart_from_an_unknown_one(kind: StoreKind) {
     let before = reference(&mut bob);
     world.instance.clock().advance(60_000);
     check(
-        bob.segment(&before.segment_id, SCOPES),
+        bob.download(&before.segment_id, SCOPES),
         404,
         "sync.segment_expired",
     );
     // Asking again renews what has the same bytes.
     let after = reference(&mut bob);
     assert_eq!(after.segment_id, before.segment_id);
-    assert_eq!(bob.segment(&after.segment_id, SCOPES).0, 200);
+    assert_eq!(bob.download(&after.segment_id, SCOPES).0, 200);
 }
 
 #[track_caller]

@@ -7,8 +7,7 @@ use tidewater_engine::*;
 use tidewater_model::AllowedScopes;
 use tidewater_objects::MemorySegments;
 use tidewater_schema::Schema;
-use tidewater_server::{AuthError, Authenticator, RequestHead, Server, router};
-use tidewater_store::MemoryStore;
+use tidewater_server::*;
 
 const SCHEMA: &str = r#"{"irVersion": 1, "schemaVersion": 1, "tables": [{
     "name": "notes", "primaryKey": "id", "scopes": ["owner:{owner}"], "columns": [
@@ -37,7 +36,7 @@ impl ScopeResolver for Owners {
 
 pub(crate) async fn app() -> Result<Router, Box<dyn Error>> {
     let parts = EngineParts {
-        store: Arc::new(MemoryStore::new()),
+        store: Arc::new(tidewater_store::MemoryStore::new()),
         schema: Arc::new(Schema::from_json(SCHEMA)?),
         segments: Arc::new(MemorySegments::new(64 << 20, 86_400_000)),
         resolver: Arc::new(Owners),
@@ -46,11 +45,9 @@ pub(crate) async fn app() -> Result<Router, Box<dyn Error>> {
         config: EngineConfig::default(),
         hooks: Hooks::default(),
     };
-    let server = Server::new(
-        Engine::open(parts).await?,
-        Arc::new(Sessions),
-        Default::default(),
-    );
+    let engine = Engine::open(parts).await?;
+    tokio::spawn(Arc::clone(&engine).run_maintenance());
+    let server = Server::new(engine, Arc::new(Sessions), ServerConfig::default());
     let app = Router::new().route("/", get("my own service"));
     Ok(app.nest("/tidewater", router(Arc::new(server))))
 }

@@ -1,0 +1,217 @@
+//! From configuration to a server: checks everything that can be wrong before anything is
+//! opened, then chooses the implementations and puts them together.
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::{Context as _, bail, ensure};
+use http::HeaderName;
+use tidewater_engine::{
+    Engine, EngineConfig, EngineParts, Hooks, RandomIds, Retention, SystemClock,
+};
+use tidewater_objects::MemorySegments;
+use tidewater_schema::Schema;
+use tidewater_server::{
+    Authenticator, AuthenticatorChain, BearerTokens, ConfigScopes, Console, ConsoleAccess, Server,
+    StaticToken, TrustedHeader,
+};
+use tidewater_store::{Store, memory::MemoryStore};
+use tidewater_store_sqlite::{SqliteConfig, SqliteStore};
+
+use crate::{
+    config::{Config, StoreKind, TokenEntry, TrustedHeaderSection, bytes, milliseconds},
+    schema,
+};
+
+/// What a checked configuration asks for.
+pub(crate) struct Plan {
+    pub(crate) schema: Arc<Schema>,
+    pub(crate) authenticator: Arc<dyn Authenticator>,
+    pub(crate) scopes: ConfigScopes,
+    pub(crate) console: Option<ConsoleAccess>,
+}
+
+/// Checks a configuration with the files it names. Opens no database and no port.
+pub(crate) fn check(config: &Config) -> anyhow::Result<Plan> {
+    let path = config.schema.path.as_deref();
+    let schema = schema::load(path.context("schema.path is not set")?)?;
+    let scopes = ConfigScopes::new(config.scopes.actors.clone(), config.scopes.claims.clone());
+    check_scopes(&scopes, &schema)?;
+    check_sizes(config)?;
+    Ok(Plan {
+        schema: Arc::new(schema),
+        authenticator: authenticator(config)?,
+        scopes,
+        console: console(config)?,
+    })
+}
+
+fn check_scopes(scopes: &ConfigScopes, schema: &Schema) -> anyhow::Result<()> {
+    for variable in scopes.variables() {
+        ensure!(
+            schema.declares_variable(variable),
+            "scopes: no table of the schema declares the scope variable {variable:?}"
+        );
+    }
+    Ok(())
+}
+
+fn check_sizes(config: &Config) -> anyhow::Result<()> {
+    let server = &config.server;
+    ensure!(
+        server.request_bytes_max <= server.buffered_bytes_max,
+        "server.buffered_bytes_max is smaller than one request (server.request_bytes_max)"
+    );
+    ensure!(
+        server.request_bytes_max <= config.engine.queued_bytes_max,
+        "engine.queued_bytes_max is smaller than one request (server.request_bytes_max)"
+    );
+    for (key, value) in [
+        ("server.rounds_max", server.rounds_max),
+        ("server.connections_max", server.connections_max),
+        (
+            "engine.operations_per_request_max",
+            config.engine.operations_per_request_max,
+        ),
+        (
+            "engine.queued_commits_max",
+            config.engine.queued_commits_max,
+        ),
+    ] {
+        ensure!(value > 0, "{key} is 0: nothing would ever be answered");
+    }
+    ensure!(
+        config.retention.active_window <= config.retention.forced_age,
+        "retention.forced_age is shorter than retention.active_window: active clients would lose \
+         their history"
+    );
+    Ok(())
+}
+
+/// How clients are authenticated.
+fn authenticator(config: &Config) -> anyhow::Result<Arc<dyn Authenticator>> {
+    let mut members: Vec<Arc<dyn Authenticator>> = Vec::new();
+    if let Some(section) = &config.auth.trusted_header {
+        members.push(Arc::new(trusted_header(section)?));
+    }
+    let tokens = config.tokens()?;
+    if !tokens.is_empty() {
+        let tokens = BearerTokens::new(tokens.into_iter().map(static_token)).context("auth")?;
+        members.push(Arc::new(tokens));
+    }
+    match members.len() {
+        0 => bail!("auth: nobody could authenticate; set tokens, tokens_file or trusted_header"),
+        1 => Ok(members.remove(0)),
+        _ => Ok(Arc::new(AuthenticatorChain::new(members))),
+    }
+}
+
+/// A token as the server takes it.
+pub(crate) fn static_token(entry: TokenEntry) -> StaticToken {
+    StaticToken {
+        token: entry.token,
+        partition: entry.partition,
+        actor: entry.actor,
+        claims: entry.claims,
+    }
+}
+
+fn trusted_header(section: &TrustedHeaderSection) -> anyhow::Result<TrustedHeader> {
+    ensure!(
+        !section.proxies.is_empty(),
+        "auth.trusted_header.proxies is empty: no request would be believed"
+    );
+    ensure!(
+        section.partition.is_some() || section.partition_header.is_some(),
+        "auth.trusted_header needs partition or partition_header"
+    );
+    let name = |key: &str, text: &str| {
+        HeaderName::try_from(text)
+            .with_context(|| format!("auth.trusted_header.{key}: {text:?} is no header name"))
+    };
+    let optional =
+        |key: &str, text: &Option<String>| text.as_deref().map(|text| name(key, text)).transpose();
+    Ok(TrustedHeader {
+        actor_header: name("actor_header", &section.actor_header)?,
+        partition_header: optional("partition_header", &section.partition_header)?,
+        partition: section.partition.clone(),
+        claims_header: optional("claims_header", &section.claims_header)?,
+        proxies: section.proxies.clone(),
+    })
+}
+
+fn console(config: &Config) -> anyhow::Result<Option<ConsoleAccess>> {
+    if !config.console.enabled {
+        return Ok(None);
+    }
+    match &config.console.admin_token {
+        Some(token) if !token.is_empty() => Ok(Some(ConsoleAccess::Token(token.clone()))),
+        _ => bail!("console.admin_token is not set: the console shows every row"),
+    }
+}
+
+impl Plan {
+    /// Opens the database and puts the engine behind HTTP.
+    pub(crate) async fn open(self, config: &Config) -> anyhow::Result<Arc<Server>> {
+        let parts = EngineParts {
+            store: open_store(config)?,
+            schema: self.schema,
+            segments: Arc::new(MemorySegments::new(
+                bytes(config.segments.bytes_max),
+                milliseconds(config.segments.lifetime),
+            )),
+            resolver: Arc::new(self.scopes),
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(RandomIds),
+            config: engine_config(config),
+            hooks: Hooks::default(),
+        };
+        let engine = Engine::open(parts).await.context("prepare the database")?;
+        let mut server = Server::new(
+            Arc::clone(&engine),
+            self.authenticator,
+            config.server.to_server(),
+        );
+        if let Some(access) = self.console {
+            server = server.with_console(Console::new(engine, access));
+        }
+        Ok(Arc::new(server))
+    }
+}
+
+fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    match config.store.kind {
+        StoreKind::Memory => Ok(Arc::new(MemoryStore::new())),
+        StoreKind::Sqlite => {
+            let path: &Path = &config.store.path;
+            let mut sqlite = SqliteConfig::file(path);
+            sqlite.size_limit = config.store.size_limit.map(|limit| limit.as_u64());
+            let store = SqliteStore::open(sqlite);
+            Ok(Arc::new(
+                store.with_context(|| format!("open {}", path.display()))?,
+            ))
+        }
+    }
+}
+
+fn engine_config(config: &Config) -> EngineConfig {
+    let engine = &config.engine;
+    EngineConfig {
+        operations_per_request_max: engine.operations_per_request_max,
+        appended_operations_max: engine.appended_operations_max,
+        crdt_bytes_max: bytes(engine.crdt_bytes_max),
+        inline_segment_bytes_max: bytes(engine.inline_segment_bytes_max),
+        section_bytes_max: bytes(engine.section_bytes_max),
+        queued_commits_max: engine.queued_commits_max,
+        queued_bytes_max: bytes(engine.queued_bytes_max),
+        resolver_timeout: engine.resolver_timeout,
+        activity_interval: engine.activity_interval,
+        prune_interval: config.retention.interval,
+        retention: Retention {
+            active_window_ms: milliseconds(config.retention.active_window),
+            forced_age_ms: milliseconds(config.retention.forced_age),
+            retained_commits: config.retention.retained_commits,
+        },
+        // The binary has no hooks, so their deadline does not matter.
+        ..EngineConfig::default()
+    }
+}

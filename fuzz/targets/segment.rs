@@ -8,7 +8,10 @@ use tidewater_wire::{RowsSegment, check_rows_segment, render};
 
 fuzz_target!(|data: &[u8]| {
     let decoded = RowsSegment::decode(data);
-    assert_eq!(check_rows_segment(data).err(), decoded.as_ref().err().cloned());
+    assert_eq!(
+        check_rows_segment(data).err(),
+        decoded.as_ref().err().cloned()
+    );
     if let Ok(segment) = decoded {
         assert_eq!(segment.encode(), data, "one segment has one encoding");
         render::rows_segment(&segment).expect("decoded rows are rows");

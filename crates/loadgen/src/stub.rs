@@ -5,8 +5,8 @@
 //! server for anybody else.
 
 use std::{
-    cell::RefCell, future::Future, net::SocketAddr, path::PathBuf, rc::Rc, sync::mpsc,
-    thread::JoinHandle, time::Duration,
+    cell::RefCell, net::SocketAddr, path::PathBuf, rc::Rc, sync::mpsc, thread::JoinHandle,
+    time::Duration,
 };
 
 use anyhow::Context;

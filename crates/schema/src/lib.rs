@@ -12,6 +12,7 @@ mod compile;
 mod document;
 mod error;
 mod identifier;
+pub mod json_row;
 mod layouts;
 mod migration;
 mod references;

@@ -28,12 +28,12 @@ pub use memory::MemoryStore;
 pub use records::{
     ActivityBatch, AppliedCommit, ChangeKind, ChangeWrite, ClientKey, ClientRecord,
     ClientSubscription, CommitWrite, FailureReport, Gate, PartitionRecord, PartitionTouch, Pruned,
-    PushKey, PushResultRecord, PushStatus, ReactionWrite, ResultRecord, RetentionInputs, RowKey,
-    RowState, StoredResult, StoredRow, Tombstone,
+    PushKey, PushResultRecord, PushStatus, ReactionRecord, ReactionStatus, ReactionWrite,
+    ResultRecord, RetentionInputs, RowKey, RowState, StoredResult, StoredRow, Tombstone,
 };
 pub use store::{Store, WriteLanes};
 pub use txn::{Finished, LoadRequest, Loaded, Violation, WriteTxn};
 pub use window::{
-    ChangeRef, CommitRef, RowPage, RowPageBuilder, RowRef, RowScan, Window, WindowBuilder,
-    WindowRequest,
+    ChangeRef, CommitRef, RowPage, RowPageBuilder, RowRef, RowScan, TableScan, Window,
+    WindowBuilder, WindowRequest,
 };

@@ -342,3 +342,62 @@ pub struct Pruned {
     /// Commits removed.
     pub removed_commits: u64,
 }
+
+/// A recorded reaction (§6.9).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ReactionRecord {
+    /// What was planned.
+    pub write: ReactionWrite,
+    /// The client whose commit it follows from.
+    pub client: ClientId,
+    /// That client's id of the commit.
+    pub client_commit_id: ByteString,
+    /// The commit's place.
+    pub commit_seq: CommitSeq,
+    /// When it was recorded, Unix milliseconds.
+    pub created_at_ms: i64,
+    /// When it is due, Unix milliseconds.
+    pub available_at_ms: i64,
+    /// Where it stands.
+    pub status: ReactionStatus,
+    /// Deliveries tried so far.
+    pub attempts: i32,
+}
+
+/// Where a reaction stands.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum ReactionStatus {
+    /// It waits for its delivery.
+    Pending,
+    /// A worker delivers it.
+    Leased,
+    /// It was delivered.
+    Completed,
+    /// It was given up.
+    DeadLetter,
+}
+
+impl ReactionStatus {
+    /// Every status.
+    pub const ALL: [Self; 4] = [
+        Self::Pending,
+        Self::Leased,
+        Self::Completed,
+        Self::DeadLetter,
+    ];
+
+    /// The status as it is stored.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Leased => "leased",
+            Self::Completed => "completed",
+            Self::DeadLetter => "dead-letter",
+        }
+    }
+
+    /// The status stored as `text`.
+    pub fn from_text(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == text)
+    }
+}

@@ -8,8 +8,8 @@ use tidewater_schema::{Schema, TableIndex};
 
 use crate::{
     ActivityBatch, ClientRecord, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned,
-    PushKey, RetentionInputs, RowPage, RowScan, StoreError, StoredResult, Window, WindowRequest,
-    WriteTxn,
+    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowPage, RowScan, StorageCode,
+    StoreError, StoredResult, TableScan, Window, WindowRequest, WriteTxn,
 };
 
 /// Whose writers wait for one another.
@@ -74,6 +74,51 @@ pub trait Store: Send + Sync + 'static {
 
     /// A page of current rows that a filter selects, by bytewise row id. See [`RowScan`].
     async fn scan_rows(&self, scan: RowScan) -> Result<RowPage, StoreError>;
+
+    /// A page of all current rows of a table, by bytewise row id. See [`TableScan`].
+    async fn scan_table(&self, scan: TableScan) -> Result<RowPage, StoreError> {
+        let _ = scan;
+        Err(StoreError::refused(
+            StorageCode::QueryUnsupported,
+            "scan a table",
+            "not built yet",
+        ))
+    }
+
+    /// Up to `limit` reactions of a partition after the given key, by bytewise idempotency key;
+    /// only those with this status, if one is given.
+    async fn list_reactions(
+        &self,
+        partition: &PartitionId,
+        status: Option<ReactionStatus>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<ReactionRecord>, StoreError> {
+        let _ = (partition, status, after, limit);
+        Err(StoreError::refused(
+            StorageCode::QueryUnsupported,
+            "list reactions",
+            "not built yet",
+        ))
+    }
+
+    /// Looks at up to `limit` recorded outcomes of a partition after the given key and deletes
+    /// those recorded before `recorded_before_ms`. An outcome without a time is kept. Returns
+    /// the last key looked at, if there may be more, and how many were deleted.
+    async fn prune_push_results(
+        &self,
+        partition: &PartitionId,
+        after: Option<&PushKey>,
+        recorded_before_ms: i64,
+        limit: usize,
+    ) -> Result<(Option<PushKey>, u64), StoreError> {
+        let _ = (partition, after, recorded_before_ms, limit);
+        Err(StoreError::refused(
+            StorageCode::QueryUnsupported,
+            "prune outcomes",
+            "not built yet",
+        ))
+    }
 
     /// The newest commit with a change to `table` that carries one of `values` for `variable`,
     /// among those not pruned.

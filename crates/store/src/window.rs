@@ -249,7 +249,24 @@ pub struct RowScan {
     pub bytes_max: usize,
 }
 
-/// The answer to a [`RowScan`].
+/// Asks for a page of all current rows of a table, whatever their scopes, by bytewise row id.
+///
+/// For operators only: no client is ever answered from it. It ends like a [`RowScan`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct TableScan {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The table.
+    pub table: TableIndex,
+    /// Exclusive start.
+    pub after: Option<String>,
+    /// Most rows.
+    pub rows_max: usize,
+    /// Most payload bytes.
+    pub bytes_max: usize,
+}
+
+/// The answer to a [`RowScan`] or a [`TableScan`].
 #[derive(Debug)]
 pub struct RowPage {
     /// From the same snapshot.

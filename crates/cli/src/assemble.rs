@@ -150,6 +150,37 @@ fn console(config: &Config) -> anyhow::Result<Option<ConsoleAccess>> {
 }
 
 impl Plan {
+    /// Opens the database for the person at the machine, who may see and write everything.
+    pub(crate) async fn open_for_operator(
+        self,
+        config: &Config,
+        operations_max: u32,
+    ) -> anyhow::Result<Arc<Engine>> {
+        let everything = self
+            .schema
+            .tables()
+            .iter()
+            .flat_map(|table| &table.scopes)
+            .map(|pattern| (pattern.variable.clone(), vec!["*".to_owned()]))
+            .collect();
+        let actors = std::iter::once(("*".to_owned(), everything)).collect();
+        let engine = engine_config(config);
+        let parts = EngineParts {
+            store: open_store(config)?,
+            schema: self.schema,
+            segments: Arc::new(MemorySegments::new(0, 0)),
+            resolver: Arc::new(ConfigScopes::new(actors, Default::default())),
+            clock: Arc::new(SystemClock),
+            ids: Arc::new(RandomIds),
+            config: EngineConfig {
+                operations_per_request_max: usize::try_from(operations_max)?,
+                ..engine
+            },
+            hooks: Hooks::default(),
+        };
+        Engine::open(parts).await.context("prepare the database")
+    }
+
     /// Opens the database and puts the engine behind HTTP.
     pub(crate) async fn open(self, config: &Config) -> anyhow::Result<Arc<Server>> {
         let parts = EngineParts {

@@ -4,6 +4,7 @@
 //! failed, 2 the command line, the configuration or the input is wrong.
 
 mod assemble;
+mod bulk;
 mod config;
 mod quickstart;
 mod run;
@@ -35,6 +36,10 @@ enum Command {
     },
     /// Runs a server with a sample schema, two users and a console to watch.
     Quickstart(quickstart::Options),
+    /// Loads rows of a file into a table, through the ordinary write path.
+    Import(bulk::ImportOptions),
+    /// Writes the rows of a table to a file.
+    Export(bulk::ExportOptions),
     /// Looks at configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -103,6 +108,8 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Serve { config } => run::serve(&config),
         Command::Quickstart(options) => quickstart::run(options),
+        Command::Import(options) => bulk::import(&options),
+        Command::Export(options) => bulk::export(&options),
         Command::Config(ConfigCommand::Check { file }) => check_config(&file),
         Command::Schema(SchemaCommand::Check { file }) => schema::check(&file),
         Command::Wire(WireCommand::Render { file, segment }) => wire::render(&file, segment),

@@ -24,3 +24,8 @@ pub(crate) fn complain(error: &anyhow::Error) {
     // Nobody is left to hear that standard error is gone.
     let _ = writeln!(io::stderr(), "error: {error:#}");
 }
+
+/// Tells the person at the terminal how far it is.
+pub(crate) fn tell(progress: &str) {
+    let _ = writeln!(io::stderr(), "{progress}");
+}

@@ -1,0 +1,73 @@
+//! `tidewater export`: the rows of a table, in the order of their keys.
+
+use std::{
+    io::{BufWriter, Write},
+    path::PathBuf,
+};
+
+use anyhow::Context as _;
+use clap::Args;
+use tidewater_model::PartitionId;
+use tidewater_store::TableScan;
+
+use super::{Selection, rows::RowWriter};
+use crate::{Failure, assemble, config::Config, run};
+
+/// Options of `tidewater export`.
+#[derive(Args, Debug)]
+pub(crate) struct ExportOptions {
+    #[command(flatten)]
+    selection: Selection,
+    /// Where to; `-` is standard output.
+    #[arg(value_name = "FILE", default_value = "-")]
+    file: PathBuf,
+}
+
+/// Rows read at a time.
+const PAGE_ROWS: usize = 1_000;
+
+/// Bytes read at a time.
+const PAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// Runs an export.
+pub(crate) fn export(options: &ExportOptions) -> Result<(), Failure> {
+    let selection = &options.selection;
+    let config = Config::load(&selection.config).map_err(Failure::Wrong)?;
+    let plan = assemble::check(&config).map_err(Failure::Wrong)?;
+    let index = selection.table(&plan.schema).map_err(Failure::Wrong)?;
+    let to_stdout = options.file.as_os_str() == "-";
+    let format = selection.format(&options.file).map_err(Failure::Wrong)?;
+    let output: Box<dyn Write> = if to_stdout {
+        Box::new(std::io::stdout())
+    } else {
+        let file = std::fs::File::create(&options.file)
+            .with_context(|| format!("create {}", options.file.display()))
+            .map_err(Failure::Wrong)?;
+        Box::new(file)
+    };
+    let table = plan.schema.table(index).clone();
+    let mut rows = RowWriter::new(&table, format, BufWriter::new(output))?;
+    run::runtime()?.block_on(async {
+        let engine = plan.open_for_operator(&config, 1).await?;
+        let mut scan = TableScan {
+            partition: PartitionId::new(selection.partition.as_str()),
+            table: index,
+            after: None,
+            rows_max: PAGE_ROWS,
+            bytes_max: PAGE_BYTES,
+        };
+        loop {
+            let page = engine.store().scan_table(scan.clone()).await?;
+            for row in page.rows() {
+                rows.write(row.payload)?;
+            }
+            scan.after = page.rows().next_back().map(|row| row.row_id.to_owned());
+            if !page.has_more {
+                break;
+            }
+        }
+        engine.close().await?;
+        rows.finish()?;
+        Ok(())
+    })
+}

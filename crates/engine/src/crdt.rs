@@ -10,7 +10,9 @@ use std::{
     sync::Arc,
 };
 
-use yrs::{ClientID, Doc, Options, ReadTxn, StateVector, Transact, Update, updates::decoder::Decode};
+use yrs::{
+    ClientID, Doc, Options, ReadTxn, StateVector, Transact, Update, updates::decoder::Decode,
+};
 
 /// Merges updates of one CRDT type.
 pub trait CrdtMerger: Send + Sync + 'static {
@@ -87,7 +89,9 @@ impl CrdtMerger for YjsMerger {
             }
         }
         // Updates that wait for others to arrive first are part of the state.
-        Ok(doc.transact().encode_state_as_update_v1(&StateVector::default()))
+        Ok(doc
+            .transact()
+            .encode_state_as_update_v1(&StateVector::default()))
     }
 }
 
@@ -135,7 +139,9 @@ mod tests {
     fn text(state: &[u8]) -> String {
         let doc = Doc::new();
         let body = doc.get_or_insert_text("body");
-        doc.transact_mut().apply_update(Update::decode_v1(state).unwrap()).unwrap();
+        doc.transact_mut()
+            .apply_update(Update::decode_v1(state).unwrap())
+            .unwrap();
         let txn = doc.transact();
         body.get_string(&txn)
     }
@@ -166,7 +172,10 @@ mod tests {
     fn an_update_whose_predecessor_is_missing_waits_for_it() {
         let updates = history(7, &["a".to_owned(), "b".to_owned()]);
         let early = YjsMerger.merge(None, &updates[1]).unwrap();
-        assert_eq!(text(&YjsMerger.merge(Some(&early), &updates[0]).unwrap()), "ba");
+        assert_eq!(
+            text(&YjsMerger.merge(Some(&early), &updates[0]).unwrap()),
+            "ba"
+        );
     }
 
     #[test]

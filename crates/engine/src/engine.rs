@@ -58,8 +58,11 @@ impl Engine {
         parts.store.prepare(&parts.schema).await?;
         let (commits, _) = broadcast::channel(COMMIT_EVENTS_BUFFERED);
         let lanes = Lanes::new(&parts.config, parts.store.write_lanes());
-        let has_references =
-            parts.schema.tables().iter().any(|table| !table.references.is_empty());
+        let has_references = parts
+            .schema
+            .tables()
+            .iter()
+            .any(|table| !table.references.is_empty());
         Ok(Arc::new(Self {
             has_references,
             parts,

@@ -144,19 +144,32 @@ pub struct RowView<'a> {
 
 impl<'a> RowView<'a> {
     pub(crate) fn new(table: &'a Table, row_version: i64, payload: &'a [u8]) -> Self {
-        Self { table, row_version, payload }
+        Self {
+            table,
+            row_version,
+            payload,
+        }
     }
 
     /// Every column with its value; `None` is NULL.
     pub fn values(&self) -> Vec<(&'a str, Option<Value<'a>>)> {
         let names = self.table.columns.iter().map(|column| column.name.as_str());
         let fields = decode_row(&self.table.columns, self.payload).unwrap_or_default();
-        names.zip(fields.into_iter().map(|field| field.map(|field| field.value))).collect()
+        names
+            .zip(
+                fields
+                    .into_iter()
+                    .map(|field| field.map(|field| field.value)),
+            )
+            .collect()
     }
 
     /// The value of one column; `None` when it is NULL or there is no such column.
     pub fn value(&self, column: &str) -> Option<Value<'a>> {
-        self.values().into_iter().find(|(name, _)| *name == column)?.1
+        self.values()
+            .into_iter()
+            .find(|(name, _)| *name == column)?
+            .1
     }
 }
 
@@ -270,10 +283,18 @@ impl Rejection {
         if code.is_empty() {
             return Err(RejectionError::EmptyCode);
         }
-        if RESERVED_PREFIXES.iter().any(|prefix| code.starts_with(prefix)) {
+        if RESERVED_PREFIXES
+            .iter()
+            .any(|prefix| code.starts_with(prefix))
+        {
             return Err(RejectionError::ReservedCode);
         }
-        Ok(Self { code, message: message.into(), details: None, op_index: None })
+        Ok(Self {
+            code,
+            message: message.into(),
+            details: None,
+            op_index: None,
+        })
     }
 
     /// Adds details that code can act on.
@@ -299,7 +320,10 @@ mod tests {
     fn a_host_may_not_use_a_code_of_the_protocol() {
         for prefix in RESERVED_PREFIXES {
             let code = format!("{prefix}anything");
-            assert_eq!(Rejection::new(code, "no"), Err(RejectionError::ReservedCode));
+            assert_eq!(
+                Rejection::new(code, "no"),
+                Err(RejectionError::ReservedCode)
+            );
         }
         assert_eq!(Rejection::new("", "no"), Err(RejectionError::EmptyCode));
         assert!(Rejection::new("todo.title_too_long", "no").is_ok());
@@ -311,8 +335,13 @@ mod tests {
         let empty = rejection().with_details(RejectionDetails::new());
         assert!(matches!(empty, Err(RejectionError::Details(_))));
         let prose = RejectionDetails::new().reason("The title is too long.");
-        assert!(matches!(rejection().with_details(prose), Err(RejectionError::Details(_))));
-        let token = RejectionDetails::new().reason("title_too_long").field_path("title");
+        assert!(matches!(
+            rejection().with_details(prose),
+            Err(RejectionError::Details(_))
+        ));
+        let token = RejectionDetails::new()
+            .reason("title_too_long")
+            .field_path("title");
         assert!(rejection().with_details(token).is_ok());
     }
 }

@@ -96,7 +96,10 @@ async fn transact(engine: &Engine, jobs: &[Job]) -> Result<Vec<JobResult>, Store
             Finished::Violated(open, violation) => {
                 txn = open;
                 let commit = group.applied + violation.commit;
-                let violation = Violation { commit, ..violation };
+                let violation = Violation {
+                    commit,
+                    ..violation
+                };
                 next = group.redo(violation, txn.as_mut()).await?;
             }
         }
@@ -234,7 +237,10 @@ impl<'a> Group<'a> {
                 self.failures[job] = Some(error);
             }
             Err(Stop::Earlier { write, op_index }) => {
-                return Ok(Some(Violation { commit: write, op_index }));
+                return Ok(Some(Violation {
+                    commit: write,
+                    op_index,
+                }));
             }
             Err(Stop::Store(error)) => return Err(error),
             Err(Stop::Reject(_)) => unreachable!("a rejection is a decision"),
@@ -259,8 +265,14 @@ impl<'a> Group<'a> {
             sparse: job.version.is_sparse(),
         };
         let mut ground = Ground::new(txn, &self.writes, &mut self.applied);
-        let decision =
-            commit::decide(self.engine, author, commit, &mut self.candidate, &mut ground).await?;
+        let decision = commit::decide(
+            self.engine,
+            author,
+            commit,
+            &mut self.candidate,
+            &mut ground,
+        )
+        .await?;
         let (status, results, applied) = match decision {
             Decision::Apply { changes, reactions } => {
                 let gate = self.gate_mut(&job.identity.partition);
@@ -277,7 +289,11 @@ impl<'a> Group<'a> {
                 };
                 let results = (0..).take(commit.operations.len());
                 let results = results.map(|op_index| ResultRecord::Applied { op_index });
-                (PushStatus::Applied(commit_seq), results.collect(), Some(applied))
+                (
+                    PushStatus::Applied(commit_seq),
+                    results.collect(),
+                    Some(applied),
+                )
             }
             Decision::Reject(record) => {
                 self.candidate.roll_back();

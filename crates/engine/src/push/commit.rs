@@ -82,7 +82,10 @@ pub(super) async fn decide(
     let decided = draft.run(candidate, ground).await;
     ground.hide().await?;
     match decided {
-        Ok(reactions) => Ok(Decision::Apply { changes: draft.changes, reactions }),
+        Ok(reactions) => Ok(Decision::Apply {
+            changes: draft.changes,
+            reactions,
+        }),
         Err(Stop::Reject(record)) => Ok(Decision::Reject(*record)),
         Err(stop) => Err(stop),
     }
@@ -149,7 +152,11 @@ impl Draft<'_> {
 
     pub(super) fn key(&self, row: &super::references::RowRef) -> RowKey {
         let row_id: ByteString = row.row_id.clone();
-        RowKey { partition: self.author.partition.clone(), table: row.table, row_id }
+        RowKey {
+            partition: self.author.partition.clone(),
+            table: row.table,
+            row_id,
+        }
     }
 }
 

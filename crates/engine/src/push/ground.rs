@@ -72,7 +72,12 @@ impl<'g> Ground<'g> {
         writes: &'g [Arc<CommitWrite>],
         applied: &'g mut usize,
     ) -> Self {
-        Self { txn, writes, applied, staged: 0 }
+        Self {
+            txn,
+            writes,
+            applied,
+            staged: 0,
+        }
     }
 
     /// The transaction for reads of rows that no commit of the group has touched.
@@ -93,7 +98,10 @@ impl<'g> Ground<'g> {
             if let Some(violation) = self.txn.apply(waiting).await? {
                 *self.applied += violation.commit;
                 let write = *self.applied;
-                return Err(Stop::Earlier { write, op_index: violation.op_index });
+                return Err(Stop::Earlier {
+                    write,
+                    op_index: violation.op_index,
+                });
             }
             *self.applied += count;
         }

@@ -39,8 +39,12 @@ pub(super) async fn row(
         row_id: &trace.key.row_id,
         actor: draft.author.actor,
         partition: draft.author.partition,
-        row: after.as_ref().map(|row| RowView::new(table, row.row_version, &row.payload)),
-        stored: before.as_ref().map(|row| RowView::new(table, row.row_version, &row.payload)),
+        row: after
+            .as_ref()
+            .map(|row| RowView::new(table, row.row_version, &row.payload)),
+        stored: before
+            .as_ref()
+            .map(|row| RowView::new(table, row.row_version, &row.payload)),
     };
     let reader = Reader::new(draft, candidate, ground);
     for validator in validators {
@@ -69,8 +73,14 @@ pub(super) async fn commit(
         let verdict = guarded(draft, validator.validate(&commit, &reader)).await;
         reader.check().await?;
         judged(verdict, "whole-commit validator failed").map_err(|rejected| {
-            let blamed = rejected.as_ref().ok().and_then(|rejection| rejection.op_index);
-            let trace = draft.traces.iter().find(|trace| Some(trace.op_index) == blamed);
+            let blamed = rejected
+                .as_ref()
+                .ok()
+                .and_then(|rejection| rejection.op_index);
+            let trace = draft
+                .traces
+                .iter()
+                .find(|trace| Some(trace.op_index) == blamed);
             match (blamed, trace) {
                 (None, _) => at(0, rejected),
                 (Some(_), Some(trace)) => at(trace.origin, rejected),
@@ -102,8 +112,13 @@ pub(super) async fn reactions(
     let planned = planned
         .map_err(|failure| failed(&failure))?
         .map_err(|error| failed(error.as_ref()))?;
-    reaction::check(planned, draft.author.partition, draft.author.client, draft.commit)
-        .map_err(|error| failed(&error))
+    reaction::check(
+        planned,
+        draft.author.partition,
+        draft.author.client,
+        draft.commit,
+    )
+    .map_err(|error| failed(&error))
 }
 
 fn operations<'a>(draft: &'a Draft<'_>) -> Vec<CandidateOperation<'a>> {

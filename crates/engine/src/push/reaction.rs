@@ -26,14 +26,20 @@ pub(super) fn check(
 ) -> Result<Vec<ReactionWrite>, BadReaction> {
     if planned.len() > limits::REACTIONS_PER_COMMIT_MAX {
         let fault = "a commit has too many reactions";
-        return Err(BadReaction { key: String::new(), fault });
+        return Err(BadReaction {
+            key: String::new(),
+            fault,
+        });
     }
     let mut keys = BTreeSet::new();
     let mut writes = Vec::with_capacity(planned.len());
     for reaction in planned {
         let text = reaction.payload.to_string();
         if let Some(fault) = fault(&reaction, &text, keys.contains(&reaction.key)) {
-            return Err(BadReaction { key: reaction.key, fault });
+            return Err(BadReaction {
+                key: reaction.key,
+                fault,
+            });
         }
         let id = [
             partition.as_str(),
@@ -46,7 +52,9 @@ pub(super) fn check(
             kind: reaction.kind,
             version: reaction.version,
             payload: text,
-            max_attempts: reaction.max_attempts.unwrap_or(limits::REACTION_ATTEMPTS_DEFAULT),
+            max_attempts: reaction
+                .max_attempts
+                .unwrap_or(limits::REACTION_ATTEMPTS_DEFAULT),
         });
         keys.insert(reaction.key);
     }
@@ -66,7 +74,9 @@ fn fault(reaction: &PlannedReaction, text: &str, repeated: bool) -> Option<&'sta
     if reaction.version < 1 {
         return Some("its version must be at least 1");
     }
-    let attempts = reaction.max_attempts.unwrap_or(limits::REACTION_ATTEMPTS_DEFAULT);
+    let attempts = reaction
+        .max_attempts
+        .unwrap_or(limits::REACTION_ATTEMPTS_DEFAULT);
     if !(1..=limits::REACTION_ATTEMPTS_MAX).contains(&attempts) {
         return Some("it must be tried 1 to 100 times");
     }
@@ -82,7 +92,9 @@ fn fault(reaction: &PlannedReaction, text: &str, repeated: bool) -> Option<&'sta
 fn is_kind(kind: &str) -> bool {
     kind.len() <= limits::REACTION_TYPE_BYTES_MAX
         && kind.starts_with(|first: char| first.is_ascii_alphabetic())
-        && kind.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-'))
+        && kind
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-'))
 }
 
 fn depth(value: &Value) -> usize {
@@ -110,9 +122,17 @@ mod tests {
     }
 
     fn run(planned: Vec<PlannedReaction>) -> Result<Vec<ReactionWrite>, &'static str> {
-        let commit = PushCommit { client_commit_id: "c\"1".into(), operations: Vec::new() };
-        check(planned, &PartitionId::new("p"), &ClientId::new("c"), &commit)
-            .map_err(|error| error.fault)
+        let commit = PushCommit {
+            client_commit_id: "c\"1".into(),
+            operations: Vec::new(),
+        };
+        check(
+            planned,
+            &PartitionId::new("p"),
+            &ClientId::new("c"),
+            &commit,
+        )
+        .map_err(|error| error.fault)
     }
 
     #[track_caller]
@@ -142,7 +162,12 @@ mod tests {
         check_refused(|bad| bad.payload = json!("x".repeat(65_536)));
         check_refused(|bad| bad.payload = (0..17).fold(json!(1), |inner, _| json!([inner])));
         assert!(run(vec![reaction(), reaction()]).is_err(), "one key twice");
-        let many = |count| (0..count).map(|n| PlannedReaction { key: n.to_string(), ..reaction() });
+        let many = |count| {
+            (0..count).map(|n| PlannedReaction {
+                key: n.to_string(),
+                ..reaction()
+            })
+        };
         assert!(run(many(101).collect()).is_err());
         assert_eq!(run(many(100).collect()).unwrap().len(), 100);
     }

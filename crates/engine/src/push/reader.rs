@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use tidewater_model::ScopeFilter;
 use tidewater_schema::{Table, TableIndex};
 use tidewater_store::{
-    IndexScan, LoadRequest, RowKey, RowScan, SqlQuery, SqlValue, StoreError, StoreErrorKind,
-    StorageCode,
+    IndexScan, LoadRequest, RowKey, RowScan, SqlQuery, SqlValue, StorageCode, StoreError,
+    StoreErrorKind,
 };
 use tokio::sync::Mutex;
 
@@ -38,7 +38,11 @@ impl<'r, 'd, 'g> Reader<'r, 'd, 'g> {
         candidate: &'r Candidate,
         ground: &'r mut Ground<'g>,
     ) -> Self {
-        Self { draft, candidate, state: Mutex::new(State { ground, stop: None }) }
+        Self {
+            draft,
+            candidate,
+            state: Mutex::new(State { ground, stop: None }),
+        }
     }
 
     /// Ends the commit if a read met a failure that is not the validator's.
@@ -83,12 +87,19 @@ impl CandidateReader for Reader<'_, '_, '_> {
     async fn row(&self, table: &str, row_id: &str) -> Result<Option<CandidateRow>, ReadError> {
         let (table, _) = self.table(table)?;
         let partition = self.draft.author.partition.clone();
-        let key = RowKey { partition, table, row_id: row_id.into() };
+        let key = RowKey {
+            partition,
+            table,
+            row_id: row_id.into(),
+        };
         let row = if self.candidate.knows(&key) {
             self.candidate.row(&key).row.clone()
         } else {
             let mut state = self.state.lock().await;
-            let wanted = LoadRequest { rows: vec![key], ..LoadRequest::default() };
+            let wanted = LoadRequest {
+                rows: vec![key],
+                ..LoadRequest::default()
+            };
             match state.ground.txn().load(wanted).await {
                 Ok(mut loaded) => loaded.rows.pop().flatten(),
                 Err(error) => return Err(state.failed(error)),
@@ -123,7 +134,11 @@ impl CandidateReader for Reader<'_, '_, '_> {
             bytes_max: self.draft.engine.parts.config.section_bytes_max,
         };
         let mut state = self.state.lock().await;
-        let read = match state.ground.show(&scan.partition, &self.draft.changes).await {
+        let read = match state
+            .ground
+            .show(&scan.partition, &self.draft.changes)
+            .await
+        {
             Ok(txn) => txn.scan_rows(scan).await,
             Err(stop) => return Err(state.stopped(stop)),
         };
@@ -148,16 +163,25 @@ impl CandidateReader for Reader<'_, '_, '_> {
         let (table_index, declared) = self.table(table)?;
         if !declared.materialized {
             let text = format!("table {table} has no typed columns");
-            return Err(ReadError::Refused("sync.storage.index_not_materialized", text));
+            return Err(ReadError::Refused(
+                "sync.storage.index_not_materialized",
+                text,
+            ));
         }
-        let place = declared.indexes.iter().position(|known| known.name == index);
+        let place = declared
+            .indexes
+            .iter()
+            .position(|known| known.name == index);
         let Some(place) = place else {
             let text = format!("table {table} declares no index {index}");
             return Err(ReadError::Refused("sync.storage.index_not_found", text));
         };
         if declared.indexes[place].columns.len() != values.len() {
             let text = format!("index {index} wants one value per column");
-            return Err(ReadError::Refused("sync.storage.index_value_count_mismatch", text));
+            return Err(ReadError::Refused(
+                "sync.storage.index_value_count_mismatch",
+                text,
+            ));
         }
         let scan = IndexScan {
             partition: self.draft.author.partition.clone(),
@@ -168,7 +192,11 @@ impl CandidateReader for Reader<'_, '_, '_> {
             limit,
         };
         let mut state = self.state.lock().await;
-        let read = match state.ground.show(&scan.partition, &self.draft.changes).await {
+        let read = match state
+            .ground
+            .show(&scan.partition, &self.draft.changes)
+            .await
+        {
             Ok(txn) => txn.scan_index(scan).await,
             Err(stop) => return Err(state.stopped(stop)),
         };
@@ -184,10 +212,17 @@ impl CandidateReader for Reader<'_, '_, '_> {
     async fn query(&self, query: SqlQuery) -> Result<Vec<Vec<SqlValue>>, ReadError> {
         if query.partition != *self.draft.author.partition {
             let code = StorageCode::QueryUnsupported.as_str();
-            return Err(ReadError::Refused(code, "a query reads its own partition".to_owned()));
+            return Err(ReadError::Refused(
+                code,
+                "a query reads its own partition".to_owned(),
+            ));
         }
         let mut state = self.state.lock().await;
-        let read = match state.ground.show(&query.partition, &self.draft.changes).await {
+        let read = match state
+            .ground
+            .show(&query.partition, &self.draft.changes)
+            .await
+        {
             Ok(txn) => txn.query(query).await,
             Err(stop) => return Err(state.stopped(stop)),
         };

@@ -51,12 +51,14 @@ pub(super) async fn append(
     }
 }
 
-/// The rows that the client operations touched, each with its first and last state.
+/// The rows that the client operations touched, each with its first and last state. Deleting
+/// what is gone by then is not a touch: the delete before it is to blame for what follows.
 fn touched(draft: &Draft<'_>) -> Result<Vec<Touched>, Stop> {
     let mut order: Vec<(&RowKey, &Option<StoredRow>, &Trace)> = Vec::new();
     let mut places: BTreeMap<&RowKey, usize> = BTreeMap::new();
     for trace in &draft.traces {
         match places.get(&trace.key) {
+            Some(_) if trace.before.is_none() && trace.after.is_none() => {}
             Some(&place) => order[place].2 = trace,
             None => {
                 places.insert(&trace.key, order.len());
@@ -72,8 +74,16 @@ fn touched(draft: &Draft<'_>) -> Result<Vec<Touched>, Stop> {
                 None => None,
                 Some(after) => Some(parents(table, first.as_ref(), after)?),
             };
-            let row = RowRef { table: key.table, row_id: key.row_id.clone() };
-            Ok(Touched { row, existed: first.is_some(), op_index: last.op_index, after })
+            let row = RowRef {
+                table: key.table,
+                row_id: key.row_id.clone(),
+            };
+            Ok(Touched {
+                row,
+                existed: first.is_some(),
+                op_index: last.op_index,
+                after,
+            })
         })
         .collect()
 }
@@ -98,9 +108,13 @@ fn parents(table: &Table, before: Option<&StoredRow>, after: &StoredRow) -> Resu
         .enumerate()
         .map(|(index, value)| {
             let row_id = value?;
-            let changed =
-                was.as_ref().is_none_or(|was| was[index].as_deref() != Some(row_id.as_str()));
-            Some(Parent { row_id: row_id.into(), changed })
+            let changed = was
+                .as_ref()
+                .is_none_or(|was| was[index].as_deref() != Some(row_id.as_str()));
+            Some(Parent {
+                row_id: row_id.into(),
+                changed,
+            })
         })
         .collect();
     Ok(Parents(parents))
@@ -126,12 +140,18 @@ async fn load(
     ground: &mut Ground<'_>,
     rows: &[RowRef],
 ) -> Result<(), Stop> {
-    let unseen: Vec<RowKey> =
-        rows.iter().map(|row| draft.key(row)).filter(|key| !candidate.knows(key)).collect();
+    let unseen: Vec<RowKey> = rows
+        .iter()
+        .map(|row| draft.key(row))
+        .filter(|key| !candidate.knows(key))
+        .collect();
     if unseen.is_empty() {
         return Ok(());
     }
-    let wanted = LoadRequest { rows: unseen.clone(), ..LoadRequest::default() };
+    let wanted = LoadRequest {
+        rows: unseen.clone(),
+        ..LoadRequest::default()
+    };
     let loaded = ground.txn().load(wanted).await?;
     candidate.learn(unseen, loaded.rows, loaded.tombstones);
     Ok(())
@@ -158,7 +178,10 @@ async fn load_children(
     let txn = ground.show(draft.author.partition, &draft.changes).await?;
     let answers = txn.load_children(wanted).await?;
     let pairs = |children: Vec<Child>| {
-        children.into_iter().map(|child| (child.parent, child.row_id)).collect()
+        children
+            .into_iter()
+            .map(|child| (child.parent, child.row_id))
+            .collect()
     };
     Ok(answers.into_iter().map(pairs).collect())
 }
@@ -172,7 +195,10 @@ async fn apply(
     if appended.is_empty() {
         return Ok(());
     }
-    let rows: Vec<RowRef> = appended.iter().map(|appended| appended.row.clone()).collect();
+    let rows: Vec<RowRef> = appended
+        .iter()
+        .map(|appended| appended.row.clone())
+        .collect();
     load(draft, candidate, ground, &rows).await?;
     for (number, appended) in appended.into_iter().enumerate() {
         let key = draft.key(&appended.row);
@@ -183,9 +209,13 @@ async fn apply(
             return Err(Stop::Fail(error));
         };
         let (op, kind, after) = match appended.kind {
-            AppendedKind::Delete => {
-                (Op::Delete, ChangeKind::Delete { scopes: stored.scopes.clone() }, None)
-            }
+            AppendedKind::Delete => (
+                Op::Delete,
+                ChangeKind::Delete {
+                    scopes: stored.scopes.clone(),
+                },
+                None,
+            ),
             AppendedKind::SetNull(columns) => {
                 let after = without_references(draft.table(&key), &stored, &columns)?;
                 let row = RowState {
@@ -196,13 +226,23 @@ async fn apply(
                     blob_ids: None,
                 };
                 let scopes_before = Some(stored.scopes.clone());
-                (Op::Upsert, ChangeKind::Upsert { row, scopes_before }, Some(after))
+                (
+                    Op::Upsert,
+                    ChangeKind::Upsert { row, scopes_before },
+                    Some(after),
+                )
             }
         };
         let op_index = i32::try_from(draft.commit.operations.len() + number)
             .expect("appended operations are bounded");
-        let trace =
-            Trace { op_index, origin: appended.origin, key, op, before: Some(stored), after };
+        let trace = Trace {
+            op_index,
+            origin: appended.origin,
+            key,
+            op,
+            before: Some(stored),
+            after,
+        };
         draft.take(trace, Some(kind), candidate, ground).await?;
     }
     Ok(())
@@ -225,8 +265,10 @@ fn without_references(
     )
     .map_err(|error| corrupt(&error))?;
     let row_version = stored.row_version + 1;
-    let mut values: Vec<Option<&[u8]>> =
-        fields.iter().map(|field| field.as_ref().map(|field| field.encoded)).collect();
+    let mut values: Vec<Option<&[u8]>> = fields
+        .iter()
+        .map(|field| field.as_ref().map(|field| field.encoded))
+        .collect();
     for &column in columns {
         values[column] = None;
         versions.advance(column, row_version);
@@ -241,7 +283,11 @@ fn without_references(
 
 fn rejection(violation: &Violation) -> Stop {
     let (message, details) = match &violation.kind {
-        ViolationKind::MissingParent { column, parent, row_id } => {
+        ViolationKind::MissingParent {
+            column,
+            parent,
+            row_id,
+        } => {
             let named = || {
                 RejectionDetails::new()
                     .reason("missing_parent")
@@ -254,8 +300,9 @@ fn rejection(violation: &Violation) -> Stop {
             ("the parent row does not exist", details)
         }
         ViolationKind::RestrictedDelete { child } => {
-            let details =
-                RejectionDetails::new().reason("restricted_delete").reference("child", child.as_str());
+            let details = RejectionDetails::new()
+                .reason("restricted_delete")
+                .reference("child", child.as_str());
             ("another row still refers to this one", details.build())
         }
         ViolationKind::CascadeLimit => {
@@ -266,7 +313,10 @@ fn rejection(violation: &Violation) -> Stop {
     let mut record = error_record(violation.op_index, ErrorCode::ReferenceViolation, message);
     if let ResultRecord::Error { details: slot, .. } = &mut record {
         let reason_only = || RejectionDetails::new().reason("missing_parent").build();
-        *slot = details.or_else(|_| reason_only()).ok().map(|text| text.to_string());
+        *slot = details
+            .or_else(|_| reason_only())
+            .ok()
+            .map(|text| text.to_string());
     }
     Stop::Reject(Box::new(record))
 }

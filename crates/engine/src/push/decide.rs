@@ -42,8 +42,9 @@ pub(crate) struct Upsert<'a> {
     pub(crate) row_version: i64,
     /// The row's scopes afterwards; an update never changes them.
     pub(crate) scopes: StoredScopes,
-    /// Column versions afterwards; `None` for an insert, where all are 1.
-    pub(crate) column_versions: Option<Vec<u8>>,
+    /// Column versions afterwards; `None` for an insert, where all are 1. Those of full rows
+    /// still lack the columns to merge: they move when merging changes their bytes (OQ-9).
+    pub(crate) column_versions: Option<ColumnVersions>,
 }
 
 /// Why an operation stops its commit.
@@ -142,15 +143,16 @@ pub(crate) fn decide_update<'a>(
         if differs {
             update.changed.push(column);
         }
-        if (sparse || differs) && column != table.primary_key {
+        let merges = is_crdt(table, column) && after.is_some();
+        if (sparse || differs && !merges) && column != table.primary_key {
             versions.advance(column, row_version);
         }
-        if is_crdt(table, column) && after.is_some() {
+        if merges {
             update.merges.push((column, before));
         }
         update.values.push(after);
     }
-    update.column_versions = Some(versions.encode());
+    update.column_versions = Some(versions);
     Ok(update)
 }
 

@@ -37,7 +37,11 @@ pub(super) fn decide(
 ) -> Result<Accepted, Stop> {
     let schema: &Schema = engine.schema();
     let Some(index) = schema.find(&operation.table) else {
-        return Err(Stop::reject(op_index, ErrorCode::UnknownTable, "the table is unknown"));
+        return Err(Stop::reject(
+            op_index,
+            ErrorCode::UnknownTable,
+            "the table is unknown",
+        ));
     };
     let Some(allowed) = author.allowed else {
         let message = "the actor's permissions could not be resolved";
@@ -77,9 +81,13 @@ fn decide_delete(
     slot: &RowSlot,
     allowed: &AllowedScopes,
 ) -> Result<Option<ChangeKind>, Refusal> {
-    let Some(stored) = &slot.row else { return Ok(None) };
+    let Some(stored) = &slot.row else {
+        return Ok(None);
+    };
     decide::decide_delete(table, stored, allowed)?;
-    Ok(Some(ChangeKind::Delete { scopes: stored.scopes.clone() }))
+    Ok(Some(ChangeKind::Delete {
+        scopes: stored.scopes.clone(),
+    }))
 }
 
 fn refused(op_index: i32, refusal: Refusal, stored: Option<&StoredRow>) -> Stop {
@@ -97,7 +105,10 @@ fn refused(op_index: i32, refusal: Refusal, stored: Option<&StoredRow>) -> Stop 
         }
         (Refusal::Corrupt, _) | (Refusal::Conflict { .. }, None) => {
             tracing::error!("a stored row does not decode under its own table");
-            Stop::Fail(RoundError::new(ErrorCode::InternalError, "internal server error"))
+            Stop::Fail(RoundError::new(
+                ErrorCode::InternalError,
+                "internal server error",
+            ))
         }
     }
 }
@@ -113,7 +124,10 @@ fn read_payload<'a>(
         decode_sparse_row(&table.columns, table.primary_key, payload)
     } else {
         decode_row(&table.columns, payload).map(|fields| {
-            fields.into_iter().map(|field| field.map_or(Slot::Null, Slot::Present)).collect()
+            fields
+                .into_iter()
+                .map(|field| field.map_or(Slot::Null, Slot::Present))
+                .collect()
         })
     }
     .map_err(|_| "the payload does not decode in the columns of its table")?;
@@ -124,7 +138,11 @@ fn read_payload<'a>(
     if key.as_deref() != Some(&*operation.row_id) {
         return Err("the primary key of the payload is not the row id");
     }
-    Ok(Incoming { slots, base_version: operation.base_version, sparse })
+    Ok(Incoming {
+        slots,
+        base_version: operation.base_version,
+        sparse,
+    })
 }
 
 /// Refuses new references to blobs: this server keeps none yet.
@@ -133,7 +151,11 @@ fn check_blobs(table: &Table, upsert: &Upsert<'_>, op_index: i32) -> Result<(), 
         table.columns[column].kind == ColumnType::BlobRef && upsert.values[column].is_some()
     });
     if new_reference {
-        return Err(Stop::reject(op_index, ErrorCode::BlobNotFound, "a referenced blob is absent"));
+        return Err(Stop::reject(
+            op_index,
+            ErrorCode::BlobNotFound,
+            "a referenced blob is absent",
+        ));
     }
     Ok(())
 }
@@ -145,14 +167,22 @@ fn row_state(
     op_index: i32,
 ) -> Result<RowState, Stop> {
     let mut merged = Vec::with_capacity(upsert.merges.len());
+    let mut column_versions = upsert.column_versions.clone();
     for (column, before) in &upsert.merges {
         let state = merge(engine, table, *column, before.as_ref(), upsert, op_index)?;
         let mut encoded = Vec::with_capacity(state.len() + 4);
         Value::Crdt(&state).encode(&mut encoded);
+        let is_new = before.is_none_or(|before| before.encoded != encoded);
+        if let Some(versions) = column_versions.as_mut().filter(|_| is_new) {
+            versions.advance(*column, upsert.row_version);
+        }
         merged.push((*column, encoded));
     }
-    let mut encoded: Vec<Option<&[u8]>> =
-        upsert.values.iter().map(|value| value.as_ref().map(|field| field.encoded)).collect();
+    let mut encoded: Vec<Option<&[u8]>> = upsert
+        .values
+        .iter()
+        .map(|value| value.as_ref().map(|field| field.encoded))
+        .collect();
     for (column, value) in &merged {
         encoded[*column] = Some(value);
     }
@@ -160,7 +190,7 @@ fn row_state(
         row_version: upsert.row_version,
         scopes: upsert.scopes.clone(),
         payload: encode_row(&encoded).into(),
-        column_versions: upsert.column_versions.clone().map(Bytes::from),
+        column_versions: column_versions.map(|versions| versions.encode().into()),
         blob_ids: blob_ids(table, upsert),
     })
 }
@@ -175,16 +205,24 @@ fn merge(
     op_index: i32,
 ) -> Result<Vec<u8>, Stop> {
     let stored = before.map(crdt_bytes);
-    let incoming = upsert.values[column].as_ref().map(crdt_bytes).unwrap_or_default();
+    let incoming = upsert.values[column]
+        .as_ref()
+        .map(crdt_bytes)
+        .unwrap_or_default();
     let limit = engine.parts.config.crdt_bytes_max;
     if incoming.len() + stored.map_or(0, <[u8]>::len) > limit {
         return Err(too_large(table, column, op_index));
     }
     let kind = table.metas[column].crdt_type.as_deref().unwrap_or_default();
-    let merged = engine.parts.hooks.mergers.merge(kind, stored, incoming).map_err(|error| {
-        tracing::warn!(table = table.name, %error, "a CRDT column could not be merged");
-        Stop::reject(op_index, ErrorCode::CrdtMergeFailed, "CRDT merger failed")
-    })?;
+    let merged = engine
+        .parts
+        .hooks
+        .mergers
+        .merge(kind, stored, incoming)
+        .map_err(|error| {
+            tracing::warn!(table = table.name, %error, "a CRDT column could not be merged");
+            Stop::reject(op_index, ErrorCode::CrdtMergeFailed, "CRDT merger failed")
+        })?;
     if merged.len() > limit {
         return Err(too_large(table, column, op_index));
     }
@@ -196,7 +234,10 @@ fn too_large(table: &Table, column: usize, op_index: i32) -> Stop {
     let mut record = error_record(op_index, ErrorCode::ConstraintViolation, message);
     if let ResultRecord::Error { details, .. } = &mut record {
         let name = table.columns[column].name.as_str();
-        let built = RejectionDetails::new().field_path(name).reason("crdt_too_large").build();
+        let built = RejectionDetails::new()
+            .field_path(name)
+            .reason("crdt_too_large")
+            .build();
         // A column's name may be no field path; the record is clear without it.
         *details = built.ok().map(|text| text.to_string());
     }
@@ -212,8 +253,10 @@ fn crdt_bytes<'a>(field: &Field<'a>) -> &'a [u8] {
 
 /// The blobs the row references now, when the write changes any blob column.
 fn blob_ids(table: &Table, upsert: &Upsert<'_>) -> Option<Vec<String>> {
-    let touched =
-        upsert.changed.iter().any(|&column| table.columns[column].kind == ColumnType::BlobRef);
+    let touched = upsert
+        .changed
+        .iter()
+        .any(|&column| table.columns[column].kind == ColumnType::BlobRef);
     touched.then(|| upsert.values.iter().filter_map(blob_id).collect())
 }
 

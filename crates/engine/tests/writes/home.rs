@@ -1,0 +1,10 @@
+//! The database under the suite: in memory.
+
+use std::sync::Arc;
+
+use tidewater_store::{MemoryStore, Store};
+
+/// An empty database that nobody else has.
+pub(crate) fn open() -> Arc<dyn Store> {
+    Arc::new(MemoryStore::new())
+}

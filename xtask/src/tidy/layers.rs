@@ -15,6 +15,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store-postgres", &["store", "schema", "wire", "model"]),
     ("objects", &["wire", "model"]),
     ("engine", &["store", "objects", "schema", "wire", "model"]),
+    ("rules", &["engine", "store", "schema", "wire", "model"]),
     (
         "server",
         &["engine", "store", "objects", "schema", "wire", "model"],
@@ -23,6 +24,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "cli",
         &[
             "server",
+            "rules",
             "engine",
             "store-sqlite",
             "store-postgres",
@@ -97,6 +99,17 @@ const UNKNOWN_TO: &[(&str, &[&str])] = &[
             "object_store",
             "reqwest",
             "rusqlite",
+            "tokio-postgres",
+        ],
+    ),
+    (
+        "rules",
+        &[
+            "axum",
+            "http",
+            "hyper",
+            "rusqlite",
+            "tokio",
             "tokio-postgres",
         ],
     ),

@@ -1,8 +1,12 @@
 //! Declared indexes: which the schema wants and which of the existing ones are ours.
 //!
 //! Ours begin with `sync_ix_`, or have the declared name itself in databases of old servers. What
-//! an operator added stays. A unique index begins with the partition: one tenant's values are no
-//! business of another's. The reference's do not, and are replaced.
+//! an operator added stays.
+//!
+//! A unique index begins with the partition: one tenant's values are no business of another's.
+//! The reference's do not, and are replaced. Any other index ends with the partition and the row
+//! id, so that rows with one value are read tenant by tenant and in order. The reference's do
+//! not, and stay: they find the same rows.
 
 use tidewater_schema::{Index, Schema, Table};
 
@@ -84,12 +88,17 @@ fn is_wanted(index: &IndexInfo, table: Option<&Table>) -> bool {
 
 fn is_same(existing: &IndexInfo, table: &Table, declared: &Index) -> bool {
     let columns = columns(table, declared);
+    let declared_alone = &columns[..declared.columns.len()];
     existing
         .name
         .eq_ignore_ascii_case(&declared.physical_name())
         && existing.unique == declared.unique
         && !existing.partial
-        && existing.columns.len() == columns.len()
+        && (are(existing, &columns) || (!declared.unique && are(existing, declared_alone)))
+}
+
+fn are(existing: &IndexInfo, columns: &[&str]) -> bool {
+    existing.columns.len() == columns.len()
         && existing.columns.iter().zip(columns).all(|(left, right)| {
             left.as_deref()
                 .is_some_and(|left| left.eq_ignore_ascii_case(right))
@@ -97,13 +106,16 @@ fn is_same(existing: &IndexInfo, table: &Table, declared: &Index) -> bool {
 }
 
 fn columns<'a>(table: &'a Table, index: &Index) -> Vec<&'a str> {
-    let partition = index.unique.then_some("_sync_partition");
     let declared = index.columns.iter();
-    partition
-        .into_iter()
-        .chain(declared.map(|at| table.columns[*at].name.as_str()))
-        .collect()
+    let declared = declared.map(|at| table.columns[*at].name.as_str());
+    if index.unique {
+        std::iter::once(PARTITION).chain(declared).collect()
+    } else {
+        declared.chain([PARTITION, "_sync_row_id"]).collect()
+    }
 }
+
+const PARTITION: &str = "_sync_partition";
 
 fn create(table: &Table, index: &Index) -> String {
     let unique = if index.unique { "UNIQUE " } else { "" };

@@ -4,9 +4,9 @@
 //! finds what the other wrote. We add `sync_row_scopes_by_row` where an older one lacks it, the
 //! scopes of a tombstone with an index by place, and `sync_client_failures`.
 //!
-//! A table that is small or found by its key alone is created WITHOUT ROWID: one tree instead of
-//! two, and that many pages less in every commit. It is the same table to every statement, so an
-//! existing one stays as it is. The log keeps its rowids, because its rows may be large.
+//! A table of short rows is created WITHOUT ROWID: one tree instead of two, and a page less in
+//! every commit. It is the same table to every statement, so an existing one stays as it is.
+//! Tables whose rows may be long keep their rowids: changes, outcomes, clients.
 
 /// A table of the server.
 pub(crate) struct Table {
@@ -92,7 +92,7 @@ pub(crate) const TABLES: &[Table] = &[
         create: "CREATE TABLE sync_push_results (\
             partition TEXT NOT NULL, client_id TEXT NOT NULL, \
             client_commit_id TEXT NOT NULL, result TEXT NOT NULL, \
-            PRIMARY KEY (partition, client_id, client_commit_id)) WITHOUT ROWID",
+            PRIMARY KEY (partition, client_id, client_commit_id))",
         added: &[],
         indexes: &[],
     },
@@ -140,7 +140,7 @@ pub(crate) const TABLES: &[Table] = &[
             wire_version INTEGER NOT NULL DEFAULT 1, \
             cursor INTEGER NOT NULL, subscriptions TEXT NOT NULL, \
             updated_at_ms INTEGER NOT NULL, \
-            PRIMARY KEY (partition, client_id)) WITHOUT ROWID",
+            PRIMARY KEY (partition, client_id))",
         added: &[("wire_version", "INTEGER NOT NULL DEFAULT 1")],
         indexes: &[],
     },

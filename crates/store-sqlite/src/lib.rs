@@ -10,6 +10,7 @@
 
 mod app_table;
 mod apply;
+mod candidates;
 mod catalog;
 mod clients;
 mod config;
@@ -26,6 +27,7 @@ mod partitions;
 mod prune;
 mod readers;
 mod rewrite;
+mod rows;
 mod scan;
 mod scopes;
 mod session;

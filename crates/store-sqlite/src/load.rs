@@ -10,10 +10,10 @@ use tidewater_store::{
 
 use crate::{
     clients::find_client,
-    error::{corrupt, failed},
+    error::failed,
     scopes::ScopesReader,
     session::{Session, place},
-    statements::Queries,
+    statements::{Queries, bytes, bytes_or_null},
 };
 
 const DURING: &str = "load rows";
@@ -54,7 +54,7 @@ fn load_rows(
         let query = &mut session.tables[key.table.0].load;
         let mut rows = query.rows(&[&partition, &row_id]).map_err(failed(DURING))?;
         let row = match rows.next().map_err(failed(DURING))? {
-            Some(row) => Some(stored_row(row, &mut reader)?),
+            Some(row) => Some(stored_row(row, 0, &mut reader)?),
             None => None,
         };
         drop(rows);
@@ -75,20 +75,20 @@ fn load_rows(
     Ok(())
 }
 
-fn stored_row(row: &Row<'_>, reader: &mut ScopesReader) -> Result<StoredRow, StoreError> {
-    let bytes = |index: usize| {
-        let value = row.get_ref(index).map_err(failed(DURING))?;
-        value
-            .as_bytes_or_null()
-            .map_err(|error| corrupt(DURING, error.to_string()))
-    };
-    let scopes = bytes(1)?.unwrap_or_default();
-    let payload = bytes(2)?.unwrap_or_default();
+/// A row whose version, scopes, payload and column versions are in the columns from `at` on.
+pub(crate) fn stored_row(
+    row: &Row<'_>,
+    at: usize,
+    reader: &mut ScopesReader,
+) -> Result<StoredRow, StoreError> {
+    let scopes = bytes(row, at + 1, DURING)?;
+    let payload = bytes(row, at + 2, DURING)?;
+    let column_versions = bytes_or_null(row, at + 3, DURING)?;
     Ok(StoredRow {
-        row_version: row.get(0).map_err(failed(DURING))?,
+        row_version: row.get(at).map_err(failed(DURING))?,
         scopes: reader.read(scopes, DURING)?.scopes.clone(),
         payload: Bytes::copy_from_slice(payload),
-        column_versions: bytes(3)?.map(Bytes::copy_from_slice),
+        column_versions: column_versions.map(Bytes::copy_from_slice),
     })
 }
 

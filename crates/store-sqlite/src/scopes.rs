@@ -1,9 +1,9 @@
 //! Stored scopes between their JSON text and a filter.
 //!
-//! Neighbors mostly have the same scopes, so reading and writing remember the last text: a run of
-//! equal ones is parsed, matched or encoded once.
+//! Rows share their scopes with many others, so a text is parsed, matched or encoded once for a
+//! run of equal ones.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use tidewater_model::{ScopeFilter, StoredScopes};
 use tidewater_store::{StoreError, json};
@@ -55,10 +55,13 @@ fn parse(text: &[u8], during: &'static str) -> Result<StoredScopes, StoreError> 
 }
 
 /// Reads scopes and says whether a filter selects them.
+///
+/// Rows in the order of their ids have few different scopes in no order: the last texts are
+/// remembered, and not only the very last one.
 pub(crate) struct ScopesMatcher<'a> {
-    reader: ScopesReader,
     variables: Vec<(&'a str, Wanted<'a>)>,
-    last: bool,
+    /// The scopes of a text, where the filter selects them.
+    known: HashMap<Vec<u8>, Option<StoredScopes>>,
 }
 
 enum Wanted<'a> {
@@ -68,6 +71,9 @@ enum Wanted<'a> {
 
 /// Up to here, looking at each costs less than a hash.
 const FEW_MAX: usize = 8;
+
+/// Texts remembered. More different ones than this rarely come again soon.
+const KNOWN_MAX: usize = 1_024;
 
 impl<'a> ScopesMatcher<'a> {
     pub(crate) fn new(filter: &'a ScopeFilter) -> Self {
@@ -81,8 +87,7 @@ impl<'a> ScopesMatcher<'a> {
         });
         Self {
             variables: variables.collect(),
-            reader: ScopesReader::default(),
-            last: false,
+            known: HashMap::new(),
         }
     }
 
@@ -92,11 +97,15 @@ impl<'a> ScopesMatcher<'a> {
         text: &[u8],
         during: &'static str,
     ) -> Result<Option<&StoredScopes>, StoreError> {
-        let read = self.reader.read(text, during)?;
-        if read.is_new {
-            self.last = selects(&self.variables, read.scopes);
+        if !self.known.contains_key(text) {
+            let scopes = parse(text, during)?;
+            let selected = selects(&self.variables, &scopes).then_some(scopes);
+            if self.known.len() >= KNOWN_MAX {
+                self.known.clear();
+            }
+            self.known.insert(text.to_vec(), selected);
         }
-        Ok(self.last.then_some(read.scopes))
+        Ok(self.known.get(text).and_then(Option::as_ref))
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct Session<'c> {
     pub(crate) heads: HashMap<PartitionId, Head>,
     /// Whether every commit of a transaction is guarded by a savepoint.
     pub(crate) always_guarded: bool,
+    /// Whether the savepoint of candidate rows is open.
+    staged: bool,
     broken: bool,
 }
 
@@ -45,6 +47,7 @@ impl<'c> Session<'c> {
             layout: None,
             heads: HashMap::new(),
             always_guarded: false,
+            staged: false,
             broken: false,
         }
     }
@@ -135,6 +138,7 @@ impl<'c> Session<'c> {
     /// Ends the open transaction, if there is one, as if it had never been.
     pub(crate) fn abandon(&mut self) {
         self.heads.clear();
+        self.staged = false;
         if self.connection.is_autocommit() {
             return;
         }
@@ -143,6 +147,29 @@ impl<'c> Session<'c> {
         }
         // Rolling back needs no space and no lock. Where it fails, a new connection is the cure.
         self.broken |= !self.connection.is_autocommit();
+    }
+
+    /// Begins to stage candidate rows, if that has not begun.
+    pub(crate) fn begin_stage(&mut self, during: &'static str) -> Result<(), StoreError> {
+        if !self.staged {
+            let begun = self.queries.begin_stage.execute(&[]);
+            begun.map_err(failed(during))?;
+            self.staged = true;
+        }
+        Ok(())
+    }
+
+    /// Takes back what is staged, if something is.
+    pub(crate) fn unstage(&mut self, during: &'static str) -> Result<(), StoreError> {
+        if self.staged {
+            let queries = &mut self.queries;
+            let taken_back = queries.rollback_stage.execute(&[]);
+            taken_back
+                .and_then(|_| queries.release_stage.execute(&[]))
+                .map_err(failed(during))?;
+            self.staged = false;
+        }
+        Ok(())
     }
 
     /// The gate of a partition.

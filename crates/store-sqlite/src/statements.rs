@@ -10,11 +10,14 @@ mod table;
 use std::borrow::Cow;
 
 use rusqlite::{Connection, PrepFlags, Result, Row, Rows, Statement, ToSql};
+use tidewater_store::StoreError;
 
 pub(crate) use self::{
     fixed::Queries,
     table::{TableQueries, TableSql, quoted},
 };
+
+use crate::error::{corrupt, failed};
 
 /// One statement of a connection.
 pub(crate) struct Query<'c> {
@@ -65,4 +68,40 @@ impl<'c> Query<'c> {
         }
         Ok(self.statement.as_mut().expect("it was just compiled"))
     }
+}
+
+/// A text in a row, where it lies.
+pub(crate) fn text<'a>(
+    row: &'a Row<'_>,
+    index: usize,
+    during: &'static str,
+) -> std::result::Result<&'a str, StoreError> {
+    let value = row.get_ref(index).map_err(failed(during))?;
+    value
+        .as_str()
+        .map_err(|error| corrupt(during, error.to_string()))
+}
+
+/// Bytes in a row, of a text or a blob, where they lie.
+pub(crate) fn bytes<'a>(
+    row: &'a Row<'_>,
+    index: usize,
+    during: &'static str,
+) -> std::result::Result<&'a [u8], StoreError> {
+    let value = row.get_ref(index).map_err(failed(during))?;
+    value
+        .as_bytes()
+        .map_err(|error| corrupt(during, error.to_string()))
+}
+
+/// Bytes in a row, or none for NULL.
+pub(crate) fn bytes_or_null<'a>(
+    row: &'a Row<'_>,
+    index: usize,
+    during: &'static str,
+) -> std::result::Result<Option<&'a [u8]>, StoreError> {
+    let value = row.get_ref(index).map_err(failed(during))?;
+    value
+        .as_bytes_or_null()
+        .map_err(|error| corrupt(during, error.to_string()))
 }

@@ -176,8 +176,11 @@ impl Store for SqliteStore {
     }
 
     async fn scan_rows(&self, scan: RowScan) -> Result<RowPage, StoreError> {
+        const DURING: &str = "scan rows";
         self.readers
-            .run("scan rows", move |session| scan::scan_rows(session, &scan))
+            .run(DURING, move |session| {
+                session.snapshot(DURING, |session| scan::scan_rows(session, &scan))
+            })
             .await
     }
 

@@ -25,8 +25,12 @@ pub(crate) struct Typed<'a> {
 
 impl<'a> Typed<'a> {
     pub(crate) fn new(column: &Column, field: Option<&Field<'a>>) -> Self {
+        Self::of_value(column, field.map(|field| field.value))
+    }
+
+    pub(crate) fn of_value(column: &Column, value: Option<Value<'a>>) -> Self {
         Self {
-            value: field.map(|field| field.value),
+            value,
             nullable: column.nullable,
         }
     }

@@ -3,18 +3,19 @@
 //! A filter is answered from the index of one variable; the changes found are verified against
 //! all of it. With one value, one statement walks the index and the log together. With several,
 //! the places of matching commits are collected first, a bounded number at a time, and the log is
-//! read at those places.
+//! read at those places, or from the first to the last where they lie close together.
 
-use rusqlite::Row;
+use rusqlite::{Row, Rows, ToSql};
 use tidewater_model::{CommitSeq, PartitionId, ScopeValues};
 use tidewater_schema::TableIndex;
 use tidewater_store::{StoreError, Window, WindowBuilder, WindowRequest};
 
 use crate::{
     driver::{distinct, pick},
-    error::{corrupt, failed},
+    error::failed,
     scopes::ScopesMatcher,
     session::{Session, place},
+    statements::{bytes, bytes_or_null, text},
 };
 
 const DURING: &str = "read the log";
@@ -28,10 +29,19 @@ pub(crate) fn read_window(
         let gate = session.gate(&request.partition, DURING)?;
         let span = Span {
             // What is at or below the horizon may be half gone and counts as gone.
-            after: request.after.max(gate.horizon.seq()),
-            through: request.through.min(gate.head),
+            after: request.after.max(gate.horizon.seq()).to_i64(),
+            through: request.through.min(gate.head).to_i64(),
         };
-        let mut fill = Fill::new(request);
+        let layout = session.layout();
+        let mut fill = Fill {
+            request,
+            partition: request.partition.as_str(),
+            table: &layout.table(request.table).table.name,
+            matcher: ScopesMatcher::new(&request.filter),
+            window: WindowBuilder::default(),
+            last: None,
+            commits: 0,
+        };
         let exhausted = fill.run(session, span)?;
         Ok(fill.window.finish(gate, exhausted))
     })
@@ -68,14 +78,23 @@ pub(crate) fn newest_change(
     })
 }
 
+/// Places in the log: exclusive start, inclusive end.
 #[derive(Clone, Copy)]
 struct Span {
-    after: CommitSeq,
-    through: CommitSeq,
+    after: i64,
+    through: i64,
+}
+
+impl Span {
+    fn places(self) -> i64 {
+        self.through - self.after
+    }
 }
 
 struct Fill<'a> {
     request: &'a WindowRequest,
+    partition: &'a str,
+    table: &'a str,
     matcher: ScopesMatcher<'a>,
     window: WindowBuilder,
     /// The commit that the window ends with.
@@ -83,95 +102,103 @@ struct Fill<'a> {
     commits: usize,
 }
 
-impl<'a> Fill<'a> {
-    fn new(request: &'a WindowRequest) -> Self {
-        Self {
-            request,
-            matcher: ScopesMatcher::new(&request.filter),
-            window: WindowBuilder::default(),
-            last: None,
-            commits: 0,
-        }
-    }
-
+impl Fill<'_> {
     /// Fills the window; whether the span was read to its end.
     fn run(&mut self, session: &mut Session<'_>, span: Span) -> Result<bool, StoreError> {
         let entries = self.request.filter.entries();
-        if span.after >= span.through
+        if span.places() <= 0
             || entries.is_empty()
             || entries.iter().any(|entry| entry.values.is_empty())
         {
             return Ok(true);
         }
-        let layout = session.layout();
-        let table = layout.table(self.request.table).table.name.as_str();
-        let partition = self.request.partition.as_str();
-        let (after, through) = (span.after.to_i64(), span.through.to_i64());
-        let driver = pick(entries, |value, limit| {
-            let probe = &mut session.queries.count_commits_of_value;
-            let found = probe.find(
-                &[
-                    &partition, &table, &after, &through, &value.0, &value.1, &limit,
-                ],
-                |row| row.get(0),
-            );
-            found.map_err(failed(DURING))
+        let driver = pick(entries, |(variable, value), limit| {
+            let count = &mut session.queries.count_commits_of_value;
+            let params: &[&dyn ToSql] = &[
+                &self.partition,
+                &self.table,
+                &span.after,
+                &span.through,
+                &variable,
+                &value,
+                &limit,
+            ];
+            count.find(params, |row| row.get(0)).map_err(failed(DURING))
         })?;
         let values = distinct(&driver.values);
         if let [value] = values[..] {
-            let mut rows = session
-                .queries
-                .window_of_value
-                .rows(&[
-                    &partition,
-                    &table,
-                    &after,
-                    &through,
-                    &driver.variable,
-                    &value,
-                ])
-                .map_err(failed(DURING))?;
-            return self.take_all(&mut rows);
+            return self.take_value(session, span, &driver.variable, value);
         }
         // A short span costs less to read than many values to look up.
-        if span.through.get() - span.after.get() <= u64::try_from(values.len()).unwrap_or(0) {
-            let mut rows = session
-                .queries
-                .window_of_span
-                .rows(&[&partition, &table, &after, &through])
-                .map_err(failed(DURING))?;
-            return self.take_all(&mut rows);
+        if span.places() <= count(values.len()) {
+            return self.take_span(session, span);
         }
-        self.run_places(session, span, driver, &values)
+        self.take_places(session, span, driver, &values)
     }
 
-    fn run_places(
+    fn take_value(
         &mut self,
         session: &mut Session<'_>,
         span: Span,
+        variable: &str,
+        value: &str,
+    ) -> Result<bool, StoreError> {
+        let mut rows = session
+            .queries
+            .window_of_value
+            .rows(&[
+                &self.partition,
+                &self.table,
+                &span.after,
+                &span.through,
+                &variable,
+                &value,
+            ])
+            .map_err(failed(DURING))?;
+        self.take_all(&mut rows)
+    }
+
+    fn take_span(&mut self, session: &mut Session<'_>, span: Span) -> Result<bool, StoreError> {
+        let mut rows = session
+            .queries
+            .window_of_span
+            .rows(&[&self.partition, &self.table, &span.after, &span.through])
+            .map_err(failed(DURING))?;
+        self.take_all(&mut rows)
+    }
+
+    fn take_places(
+        &mut self,
+        session: &mut Session<'_>,
+        mut rest: Span,
         driver: &ScopeValues,
         values: &[&str],
     ) -> Result<bool, StoreError> {
-        let layout = session.layout();
-        let table = layout.table(self.request.table).table.name.as_str();
-        let partition = self.request.partition.as_str();
-        let mut after = span.after.to_i64();
         loop {
-            let places = self.next_places(session, after, span.through.to_i64(), driver, values)?;
-            let Some(last) = places.last() else {
+            let places = self.next_places(session, rest, driver, values)?;
+            let Some(&last) = places.last() else {
                 return Ok(true);
             };
-            after = *last;
-            for place in places {
-                let mut rows = session
-                    .queries
-                    .window_of_span
-                    .rows(&[&partition, &table, &(place - 1), &place])
-                    .map_err(failed(DURING))?;
-                if !self.take_all(&mut rows)? {
+            let stretch = Span {
+                through: last,
+                ..rest
+            };
+            let is_dense = stretch.places() <= count(places.len()) * READ_PER_FOUND;
+            let spans = if is_dense {
+                vec![stretch]
+            } else {
+                let each = places.into_iter().map(|place| Span {
+                    after: place - 1,
+                    through: place,
+                });
+                each.collect()
+            };
+            for span in spans {
+                if !self.take_span(session, span)? {
                     return Ok(false);
                 }
             }
+            rest.after = last;
         }
     }
 
@@ -179,30 +206,25 @@ impl<'a> Fill<'a> {
     fn next_places(
         &self,
         session: &mut Session<'_>,
-        after: i64,
-        through: i64,
+        rest: Span,
         driver: &ScopeValues,
         values: &[&str],
     ) -> Result<Vec<i64>, StoreError> {
-        let layout = session.layout();
-        let table = layout.table(self.request.table).table.name.as_str();
-        let partition = self.request.partition.as_str();
         let wanted = PLACES_MAX.min(self.request.changes_max.saturating_add(1));
-        let limit = i64::try_from(wanted).unwrap_or(i64::MAX);
-        let mut through = through;
+        let mut through = rest.through;
         let mut places: Vec<i64> = Vec::new();
         for value in values {
             let mut rows = session
                 .queries
                 .commits_of_value
                 .rows(&[
-                    &partition,
-                    &table,
-                    &after,
+                    &self.partition,
+                    &self.table,
+                    &rest.after,
                     &through,
                     &driver.variable,
                     value,
-                    &limit,
+                    &count(wanted),
                 ])
                 .map_err(failed(DURING))?;
             while let Some(row) = rows.next().map_err(failed(DURING))? {
@@ -219,7 +241,7 @@ impl<'a> Fill<'a> {
     }
 
     /// Takes changes until the window is full; whether there was room for all.
-    fn take_all(&mut self, rows: &mut rusqlite::Rows<'_>) -> Result<bool, StoreError> {
+    fn take_all(&mut self, rows: &mut Rows<'_>) -> Result<bool, StoreError> {
         while let Some(row) = rows.next().map_err(failed(DURING))? {
             if !self.take(row)? {
                 return Ok(false);
@@ -229,29 +251,24 @@ impl<'a> Fill<'a> {
     }
 
     fn take(&mut self, row: &Row<'_>) -> Result<bool, StoreError> {
-        let bytes = |index: usize| {
-            let value = row.get_ref(index).map_err(failed(DURING))?;
-            value
-                .as_bytes_or_null()
-                .map_err(|error| corrupt(DURING, error.to_string()))
-        };
-        let Some(scopes) = self.matcher.select(bytes(5)?.unwrap_or_default(), DURING)? else {
+        let scopes = bytes(row, 5, DURING)?;
+        let Some(scopes) = self.matcher.select(scopes, DURING)? else {
             return Ok(true);
         };
         let seq: i64 = row.get(0).map_err(failed(DURING))?;
         if self.last != Some(seq) {
-            let actor = text(row, 2)?;
             let created_at_ms = row.get(1).map_err(failed(DURING))?;
+            let actor = text(row, 2, DURING)?;
             self.window
                 .commit(place(seq, DURING)?, created_at_ms, actor);
             self.last = Some(seq);
             self.commits += 1;
         }
-        let upsert = match bytes(6)? {
+        let upsert = match bytes_or_null(row, 6, DURING)? {
             Some(payload) => Some((row.get(4).map_err(failed(DURING))?, payload)),
             None => None,
         };
-        self.window.change(text(row, 3)?, upsert, scopes);
+        self.window.change(text(row, 3, DURING)?, upsert, scopes);
         let is_over = self.window.change_count() > self.request.changes_max
             || self.window.byte_count() > self.request.bytes_max;
         if is_over && self.commits > 1 {
@@ -262,19 +279,19 @@ impl<'a> Fill<'a> {
     }
 }
 
-fn text<'a>(row: &'a Row<'_>, index: usize) -> Result<&'a str, StoreError> {
-    let value = row.get_ref(index).map_err(failed(DURING))?;
-    value
-        .as_str()
-        .map_err(|error| corrupt(DURING, error.to_string()))
-}
-
-/// Leaves the `count` least numbers, ascending, each once.
-fn least(numbers: &mut Vec<i64>, count: usize) {
+/// Leaves the `wanted` least numbers, ascending, each once.
+fn least(numbers: &mut Vec<i64>, wanted: usize) {
     numbers.sort_unstable();
     numbers.dedup();
-    numbers.truncate(count);
+    numbers.truncate(wanted);
+}
+
+fn count(length: usize) -> i64 {
+    i64::try_from(length).unwrap_or(i64::MAX)
 }
 
 /// Places collected at a time.
 const PLACES_MAX: usize = 1_024;
+
+/// Reading on over this many places costs as much as finding one.
+const READ_PER_FOUND: i64 = 3;

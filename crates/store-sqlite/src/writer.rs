@@ -14,16 +14,22 @@ use std::sync::{
 };
 
 use async_trait::async_trait;
+use bytestring::ByteString;
 use parking_lot::Mutex;
+use tidewater_model::PartitionId;
 use tidewater_store::{
-    CommitWrite, Finished, LoadRequest, Loaded, StoreError, StoreErrorKind, Violation, WriteTxn,
+    ChangeWrite, Child, ChildQuestion, CommitWrite, Finished, IndexScan, LoadRequest, Loaded,
+    RowPage, RowScan, SqlQuery, SqlValue, StoreError, StoreErrorKind, StoredRow, Violation,
+    WriteTxn,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     apply::apply_commits,
+    candidates,
     error::disconnected,
     load::load,
+    scan::scan_rows,
     session::Session,
     worker::{Job, Jobs, Worker, submit},
 };
@@ -175,20 +181,20 @@ impl SqliteTxn {
         }
     }
 
-    /// Runs a job that may go on with the transaction afterwards.
+    /// Runs a job that the transaction goes on after, if it is done or refused.
     async fn call<T: Send + 'static>(
         &mut self,
         during: &'static str,
         work: impl FnOnce(&mut Session<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let turn = self.turn.take().ok_or_else(|| poisoned(during))?;
-        let (turn, value) = submit(&self.jobs, during, move |session| {
-            let value = work(session)?;
-            Ok::<_, StoreError>((turn, value))
+        let (turn, result) = submit(&self.jobs, during, move |session| match work(session) {
+            Err(error) if !matches!(error.kind, StoreErrorKind::Refused(_)) => Err(error),
+            result => Ok((turn, result)),
         })
         .await??;
         self.turn = Some(turn);
-        Ok(value)
+        result
     }
 }
 
@@ -205,6 +211,55 @@ impl WriteTxn for SqliteTxn {
     ) -> Result<Option<Violation>, StoreError> {
         self.call("apply commits", move |session| {
             apply_commits(session, &commits)
+        })
+        .await
+    }
+
+    async fn stage(
+        &mut self,
+        partition: &PartitionId,
+        changes: Vec<ChangeWrite>,
+    ) -> Result<Option<i32>, StoreError> {
+        let partition = partition.clone();
+        self.call("stage rows", move |session| {
+            candidates::stage(session, &partition, &changes)
+        })
+        .await
+    }
+
+    async fn unstage(&mut self) -> Result<(), StoreError> {
+        const DURING: &str = "unstage rows";
+        self.call(DURING, |session| session.unstage(DURING)).await
+    }
+
+    async fn scan_rows(&mut self, scan: RowScan) -> Result<RowPage, StoreError> {
+        self.call("scan rows", move |session| scan_rows(session, &scan))
+            .await
+    }
+
+    async fn scan_index(
+        &mut self,
+        scan: IndexScan,
+    ) -> Result<Vec<(ByteString, StoredRow)>, StoreError> {
+        self.call("scan an index", move |session| {
+            candidates::scan_index(session, &scan)
+        })
+        .await
+    }
+
+    async fn load_children(
+        &mut self,
+        questions: Vec<ChildQuestion>,
+    ) -> Result<Vec<Vec<Child>>, StoreError> {
+        self.call("load children", move |session| {
+            candidates::load_children(session, &questions)
+        })
+        .await
+    }
+
+    async fn query(&mut self, query: SqlQuery) -> Result<Vec<Vec<SqlValue>>, StoreError> {
+        self.call("run a query", move |session| {
+            candidates::query(session, &query)
         })
         .await
     }

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tidewater_model::PartitionId;
+use tidewater_model::{HorizonSeq, PartitionId};
 use tidewater_store::{
     MemoryStore, PushKey, RowKey, Store,
     conformance::{Database, fixtures, history},
@@ -38,6 +38,14 @@ impl FileDatabase {
 
 #[async_trait]
 impl Database for FileDatabase {
+    fn stages(&self) -> bool {
+        true
+    }
+
+    fn has_sql(&self) -> bool {
+        true
+    }
+
     async fn open(&self) -> Arc<dyn Store> {
         Arc::new(SqliteStore::open(SqliteConfig::file(self.path())).unwrap())
     }
@@ -72,6 +80,20 @@ impl Database for FileDatabase {
         Some(keys)
     }
 
+    async fn interrupt_prune(
+        &self,
+        _store: &Arc<dyn Store>,
+        partition: &PartitionId,
+        horizon: HorizonSeq,
+    ) -> bool {
+        let raised = self.outside().execute(
+            "UPDATE sync_partitions SET horizon_seq = ?2 WHERE partition = ?1",
+            (partition.as_str(), horizon.to_i64()),
+        );
+        assert_eq!(raised.unwrap(), 1);
+        true
+    }
+
     async fn damage_push_result(&self, _store: &Arc<dyn Store>, key: &PushKey) -> bool {
         let commit: &str = &key.client_commit_id;
         let damaged = self.outside().execute(
@@ -97,6 +119,14 @@ impl UnnamedDatabase {
 
 #[async_trait]
 impl Database for UnnamedDatabase {
+    fn stages(&self) -> bool {
+        true
+    }
+
+    fn has_sql(&self) -> bool {
+        true
+    }
+
     async fn open(&self) -> Arc<dyn Store> {
         Arc::clone(&self.0) as Arc<dyn Store>
     }

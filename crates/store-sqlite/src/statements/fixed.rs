@@ -36,6 +36,9 @@ queries! {
     savepoint "SAVEPOINT one_commit";
     release "RELEASE one_commit";
     rollback_to "ROLLBACK TO one_commit";
+    begin_stage "SAVEPOINT staged";
+    rollback_stage "ROLLBACK TO staged";
+    release_stage "RELEASE staged";
 
     /// Answers if the database does.
     ping "SELECT 1 FROM sqlite_schema LIMIT 1";
@@ -104,6 +107,11 @@ queries! {
         WHERE partition = ?1 AND client_id = ?2 AND client_commit_id = ?3";
     put_push_result "INSERT OR IGNORE INTO sync_push_results \
         (partition, client_id, client_commit_id, result) VALUES (?1, ?2, ?3, ?4)";
+
+    put_reaction "INSERT OR IGNORE INTO sync_reactions (partition, idempotency_key, type, \
+        version, payload, source_client_id, source_client_commit_id, source_commit_seq, \
+        created_at_ms, available_at_ms, status, attempts, max_attempts) \
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9, 'pending', 0, ?10)";
 
     append_commit "INSERT INTO sync_commits (partition, commit_seq, client_id, \
         client_commit_id, actor_id, created_at_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";

@@ -59,17 +59,7 @@ fn prepare_writer(
     config: &SqliteConfig,
 ) -> Result<(), StoreError> {
     set_cache(connection, config.writer_cache_bytes)?;
-    let mode: String = connection
-        .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))
-        .map_err(failed(DURING))?;
-    if mode != "wal" {
-        let mut error = StoreError::new(StoreErrorKind::Unavailable, DURING);
-        error.detail = Some(format!(
-            "the journal mode stays `{mode}`: the file system must allow shared memory for a \
-             write-ahead log"
-        ));
-        return Err(error);
-    }
+    turn_log_on(connection)?;
     // FULL: a commit is in the log on the disk before it is acknowledged.
     let synchronous = if home.is_temporary() { 0 } else { 2 };
     set(connection, "synchronous", synchronous)?;
@@ -101,6 +91,27 @@ fn prepare_writer(
         ));
     }
     Ok(())
+}
+
+/// The journal mode lies in the file. It is not set again: a file that may only be read is served.
+fn turn_log_on(connection: &Connection) -> Result<(), StoreError> {
+    let mut mode: String = connection
+        .pragma_query_value(None, "journal_mode", |row| row.get(0))
+        .map_err(failed(DURING))?;
+    if mode != "wal" {
+        mode = connection
+            .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))
+            .map_err(failed(DURING))?;
+    }
+    if mode == "wal" {
+        return Ok(());
+    }
+    let mut error = StoreError::new(StoreErrorKind::Unavailable, DURING);
+    error.detail = Some(format!(
+        "the journal mode stays `{mode}`: the file system must allow shared memory for a \
+         write-ahead log"
+    ));
+    Err(error)
 }
 
 /// A cache in KiB, which is a negative number to SQLite.

@@ -24,6 +24,8 @@ mod layout;
 mod load;
 mod migrate;
 mod partitions;
+#[cfg(test)]
+mod plans;
 mod prune;
 mod readers;
 mod rewrite;

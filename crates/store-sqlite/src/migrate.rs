@@ -58,7 +58,7 @@ pub(crate) fn plan(
     session.snapshot(DURING, |session| plan_now(session.connection, schema))
 }
 
-fn layout(schema: &Arc<Schema>, catalog: &Catalog) -> Result<Layout, StoreError> {
+pub(crate) fn layout(schema: &Arc<Schema>, catalog: &Catalog) -> Result<Layout, StoreError> {
     let tables = schema.tables().iter().map(|table| {
         let info = catalog
             .find(&table.name)

@@ -122,7 +122,9 @@ queries! {
         (partition, tbl, var, value, commit_seq) VALUES (?1, ?2, ?3, ?4, ?5)";
     newest_change "SELECT max(commit_seq) FROM sync_change_scopes \
         WHERE partition = ?1 AND tbl = ?2 AND var = ?3 AND value = ?4";
-    newest_before "SELECT max(commit_seq) FROM sync_commits \
+    /// The commits that are old enough are few: those that pruning has left, and those that it
+    /// removes next.
+    newest_before "SELECT max(commit_seq) FROM sync_commits INDEXED BY sync_commits_by_time \
         WHERE partition = ?1 AND created_at_ms < ?2 AND commit_seq > ?3";
 
     window_of_value "SELECT s.commit_seq, c.created_at_ms, c.actor_id, h.row_id, h.row_version, \

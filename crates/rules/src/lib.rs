@@ -1,3 +1,5 @@
 //! Rules about writes that an operator declares, as validators of the engine (§6.7, §6.8).
-pub mod sql;
 mod stack;
+pub mod sql;
+#[cfg(test)]
+mod testing;

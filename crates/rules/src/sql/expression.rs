@@ -1,7 +1,7 @@
 //! Walks the expressions of a text.
 
 use sqlparser::ast::{
-    BinaryOperator, CaseWhen, CastKind, CeilFloorKind, DataType, DateTimeField, ExactNumberInfo,
+    BinaryOperator, CaseWhen, CastKind, DataType, ExactNumberInfo,
     Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause, FunctionArgumentList,
     FunctionArguments, InTarget, UnaryOperator, Value, ValueWithSpan, WindowFrame,
     WindowFrameBound, WindowSpec, WindowType,
@@ -151,14 +151,6 @@ impl Walk<'_> {
                     .flatten()
                     .try_for_each(|expr| self.expr(expr))
             }
-            Expr::Ceil {
-                expr,
-                field: CeilFloorKind::DateTimeField(field),
-            }
-            | Expr::Floor {
-                expr,
-                field: CeilFloorKind::DateTimeField(field),
-            } if *field == DateTimeField::NoDateTime => self.expr(expr),
             _ => refused(&format!("`{expr}`")),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tidewater_model::PartitionId;
+use tidewater_model::{HorizonSeq, PartitionId};
 use tidewater_store::{
     MemoryStore, PushKey, RowKey, Store, StoredResult,
     conformance::{Database, history},
@@ -31,6 +31,16 @@ impl Database for MemoryDatabase {
     }
 
     fn stages(&self) -> bool {
+        true
+    }
+
+    async fn interrupt_prune(
+        &self,
+        _store: &Arc<dyn Store>,
+        partition: &PartitionId,
+        horizon: HorizonSeq,
+    ) -> bool {
+        self.0.raise_horizon(partition, horizon).await;
         true
     }
 

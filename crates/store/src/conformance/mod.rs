@@ -35,7 +35,7 @@ mod windows;
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tidewater_model::PartitionId;
+use tidewater_model::{HorizonSeq, PartitionId};
 
 use crate::{PushKey, RowKey, Store};
 
@@ -70,6 +70,17 @@ pub trait Database: Send + Sync {
 
     /// Whether transactions answer queries, in the dialect of SQLite.
     fn has_sql(&self) -> bool {
+        false
+    }
+
+    /// Raises a horizon and deletes nothing, as pruning that was interrupted did in databases of
+    /// the reference, where the implementation can; whether it did.
+    async fn interrupt_prune(
+        &self,
+        _store: &Arc<dyn Store>,
+        _partition: &PartitionId,
+        _horizon: HorizonSeq,
+    ) -> bool {
         false
     }
 
@@ -352,6 +363,7 @@ macro_rules! for_each_conformance_case {
                 a_pruned_log_goes_on_where_it_was
                 the_horizon_never_falls
                 pruning_again_at_the_same_horizon_is_nothing
+                pruning_finishes_what_was_interrupted
                 pruning_under_another_epoch_is_refused
                 pruning_an_unregistered_partition_is_refused
                 pruning_is_done_or_not_done

@@ -5,12 +5,14 @@ use tidewater_model::{CommitSeq, Cursor, HorizonSeq};
 use super::{
     Database,
     fixtures::{
-        Draft, Item, NOTES, NOW_MS, actor, all_rows, client, epoch, page, partition, push_key, seq,
-        team_one, touch, whole_log, window,
+        Draft, Item, NOTES, NOW_MS, actor, all_rows, client, epoch, lock, page, partition,
+        push_key, seq, team_one, touch, whole_log, window,
     },
     support::{at_every_moment, cancel, head, ready, refused, serves, write},
 };
-use crate::{ActivityBatch, ClientKey, ClientRecord, Pruned, StorageCode, Store, StoreError};
+use crate::{
+    ActivityBatch, ClientKey, ClientRecord, LoadRequest, Pruned, StorageCode, Store, StoreError,
+};
 
 async fn put_client(store: &dyn Store, name: &str, cursor: Cursor, updated_at_ms: i64) {
     let record = ClientRecord {
@@ -226,6 +228,34 @@ pub(super) async fn pruning_again_at_the_same_horizon_is_nothing(database: &dyn 
     prune(&*store, 3).await.unwrap();
     assert_eq!(prune(&*store, 3).await.unwrap(), pruned(3, 3, 0));
     assert_eq!(log_seqs(&*store).await, [4, 5]);
+}
+
+pub(super) async fn pruning_finishes_what_was_interrupted(database: &dyn Database) {
+    let store = ready(database).await;
+    write_log(&*store, 4).await;
+    let gone = Item::note("n1");
+    write(
+        &*store,
+        [Draft::new("p", 5).delete(&gone), Draft::new("p", 6)],
+    )
+    .await;
+    let horizon = HorizonSeq::at(seq(5));
+    if !database
+        .interrupt_prune(&store, &partition("p"), horizon)
+        .await
+    {
+        return;
+    }
+    let wanted = LoadRequest {
+        rows: vec![gone.key("p")],
+        ..lock(&["p"])
+    };
+    let loaded = store.begin_write(wanted).await.unwrap().1;
+    assert_eq!(loaded.gates[0].horizon, horizon);
+    assert_eq!(loaded.tombstones, [None], "a leftover counts as absent");
+    assert_eq!(prune(&*store, 5).await.unwrap(), pruned(5, 5, 5));
+    assert!(log_seqs(&*store).await.is_empty());
+    assert_eq!(prune(&*store, 5).await.unwrap(), pruned(5, 5, 0));
 }
 
 pub(super) async fn pruning_under_another_epoch_is_refused(database: &dyn Database) {

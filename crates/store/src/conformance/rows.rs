@@ -146,6 +146,13 @@ pub(super) async fn scans_follow_a_row_whose_scopes_move(database: &dyn Database
     assert_eq!(scanned(&*store, &[("team", &["t3"])]).await, "n");
     assert_eq!(scanned(&*store, &[("owner", &["o3"])]).await, "n");
     assert_eq!(load(&*store, &[last.key("p")]).await, [Some(last.stored())]);
+    write(&*store, [Draft::new("p", 4).delete(&last)]).await;
+    for entries in [
+        [("team", &["t1", "t2", "t3"][..])],
+        [("owner", &["o1", "o3"][..])],
+    ] {
+        assert_eq!(scanned(&*store, &entries).await, "");
+    }
 }
 
 pub(super) async fn a_row_inserted_and_deleted_in_one_commit_leaves_nothing(

@@ -116,6 +116,12 @@ impl MemoryStore {
         .await;
     }
 
+    /// Raises a horizon and deletes nothing, as pruning that was interrupted would.
+    pub async fn raise_horizon(&self, partition: &PartitionId, horizon: HorizonSeq) {
+        self.write(|state| state.partition_mut(partition).horizon = horizon)
+            .await;
+    }
+
     /// Changes the state in one step.
     async fn write<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let turn = self.shared.take_turn().await;

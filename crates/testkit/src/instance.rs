@@ -75,6 +75,11 @@ const SEGMENT_BYTES_MAX: usize = 64 * 1024 * 1024;
 const ROWS_PER_PAGE: usize = 5_000;
 
 impl Instance {
+    /// Makes a server on an empty database, for tests that talk to the engine themselves.
+    pub async fn open(spec: &InstanceSpec, kind: StoreKind) -> Result<Arc<Self>> {
+        Self::create(spec, kind, None).await
+    }
+
     /// Makes a server on an empty database, or on the one in `folder`.
     pub(crate) async fn create(
         spec: &InstanceSpec,
@@ -221,7 +226,7 @@ impl Instance {
         let backup = self.backup.lock().clone().context("there is no backup")?;
         let schema = self.schema().await;
         let engine = self
-            .restart(schema, move |database| database.restore(&backup))
+            .reopen(schema, move |database| database.restore(&backup))
             .await?;
         engine.rotate_epoch(self.partition()).await?;
         Ok(())
@@ -229,14 +234,21 @@ impl Instance {
 
     /// Restarts the server on the same database with another schema.
     pub async fn upgrade(&self, schema: &Json) -> Result<()> {
-        self.restart(compile(schema)?, Database::reopen).await?;
+        self.reopen(compile(schema)?, Database::reopen).await?;
+        Ok(())
+    }
+
+    /// Restarts the server: what it only knows in memory is gone.
+    pub async fn restart(&self) -> Result<()> {
+        let schema = self.schema().await;
+        self.reopen(schema, Database::reopen).await?;
         Ok(())
     }
 
     /// Closes the engine, changes the database and opens an engine on it.
     ///
     /// A failure leaves the server closed, as a server that does not come up again would be.
-    async fn restart(
+    async fn reopen(
         &self,
         schema: Arc<Schema>,
         change: impl FnOnce(&mut Database) -> Result<()> + Send + 'static,

@@ -10,6 +10,7 @@ mod bootstrap;
 mod conflict;
 mod control;
 mod converge;
+mod history;
 mod kill;
 mod outbox;
 mod pruning;

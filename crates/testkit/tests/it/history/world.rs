@@ -1,0 +1,610 @@
+//! Two servers that live through the same history, the model beside them, and the devices.
+//!
+//! Every request goes to both servers. They have the same clock and the same ids, so they must
+//! answer with the same bytes.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use serde_json::{Map, Value, json};
+use tidewater_engine::{Engine, Identity, Retention};
+use tidewater_testkit::{
+    Instance, InstanceLimits, InstanceSpec, ResolverMode, StoreKind,
+    message::{Answer, Author, EXTERNAL_ROWS, ROWS, commit, delete, pull_header},
+    schema::{SchemaDoc, TableDoc},
+};
+use tidewater_wire::{Operation, OperationAction, PushResult, WireVersion, canonical_scopes};
+use tokio::runtime::Runtime;
+
+use super::{
+    model::{Asker, Intent, Model, Write, assert_result},
+    replica::{Replica, Truth, Waiting},
+    steps::{Base, Garbage, KindStep, OperationStep, ROWS_PER_TEAM, Step, SyncStep},
+};
+
+/// What a device asks for: tables with teams.
+type Asks = &'static [(&'static str, &'static [&'static str])];
+
+/// The devices: actor, wire version, subscriptions. Some overlap.
+pub(super) const CLIENTS: [(usize, WireVersion, Asks); 5] = [
+    (
+        0,
+        WireVersion::V1,
+        &[("notes", &["t1", "t2"]), ("tags", &["t3"])],
+    ),
+    (
+        0,
+        WireVersion::V2,
+        &[("notes", &["t1"]), ("notes", &["t3"])],
+    ),
+    (
+        1,
+        WireVersion::V3,
+        &[
+            ("notes", &["t1", "t2"]),
+            ("notes", &["t1"]),
+            ("tags", &["t1", "t2"]),
+        ],
+    ),
+    (
+        1,
+        WireVersion::V3,
+        &[
+            ("notes", &["t3"]),
+            ("tags", &["t1", "t2"]),
+            ("tags", &["t3"]),
+        ],
+    ),
+    (
+        2,
+        WireVersion::V3,
+        &[
+            ("notes", &["t3"]),
+            ("notes", &["t1", "t2"]),
+            ("tags", &["t1", "t2"]),
+        ],
+    ),
+];
+
+/// Teams that are granted together: what is asked for is granted whole or not at all.
+const GROUPS: [&[&str]; 2] = [&["t1", "t2"], &["t3"]];
+const TEAMS: [&str; 3] = ["t1", "t2", "t3"];
+const TABLES: [&str; 2] = ["notes", "tags"];
+const ACTORS: usize = 3;
+
+/// Rounds after which a device that finds no end is broken.
+const ROUNDS_MAX: usize = 500;
+
+pub(super) struct World {
+    runtime: Runtime,
+    /// On memory and on SQLite.
+    servers: [Arc<Instance>; 2],
+    model: Model,
+    replicas: Vec<Replica>,
+    /// Requests that were sent, by client, with the commits in them.
+    sent: Vec<Vec<(Bytes, Vec<Waiting>)>>,
+    allowed: Vec<BTreeSet<String>>,
+    is_failing: bool,
+}
+
+/// Notes of five columns and tags of nine, whose bitmaps take two bytes.
+fn schema() -> SchemaDoc {
+    let notes = TableDoc::new("notes")
+        .column("id", "string")
+        .column("team_id", "string")
+        .nullable("title", "string")
+        .nullable("stars", "integer")
+        .nullable("meta", "json")
+        .scope("team", "team_id");
+    let tags = TableDoc::new("tags")
+        .column("id", "string")
+        .column("team_id", "string");
+    let tags = (1..=7).fold(tags, |tags, n| tags.nullable(&format!("c{n}"), "string"));
+    SchemaDoc::new(1)
+        .table(notes)
+        .table(tags.scope("team", "team_id"))
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let limits = InstanceLimits {
+            // Some pages come inline and some by reference.
+            inline_segment_max_bytes: Some(240),
+            ..InstanceLimits::default()
+        };
+        let spec = InstanceSpec {
+            limits,
+            ..InstanceSpec::new(schema().json())
+        };
+        let open = |kind| runtime.block_on(Instance::open(&spec, kind)).unwrap();
+        let servers = [open(StoreKind::Memory), open(StoreKind::Sqlite)];
+        let schema = runtime.block_on(servers[0].schema());
+        let replicas = CLIENTS
+            .iter()
+            .enumerate()
+            .map(|(number, &(actor, version, asks))| {
+                let author = Author::new(&format!("client-{number}"), version, &schema);
+                Replica::new(author, actor, asks)
+            });
+        let mut world = Self {
+            runtime,
+            servers,
+            model: Model::default(),
+            replicas: replicas.collect(),
+            sent: vec![Vec::new(); CLIENTS.len()],
+            allowed: vec![BTreeSet::new(); ACTORS],
+            is_failing: false,
+        };
+        for actor in 0..ACTORS {
+            world.grant(actor, 0b11);
+        }
+        for client in 0..CLIENTS.len() {
+            world.acquire_epoch(client);
+        }
+        world.fill();
+        world
+    }
+
+    /// Most rows exist from the start, written by an old client.
+    fn fill(&mut self) {
+        let kind = KindStep::Upsert {
+            present: u16::MAX,
+            values: 0b0101_1011,
+            base: Base::Absent,
+        };
+        for (table, team) in
+            (0..TABLES.len()).flat_map(|table| [(table, 0), (table, 1), (table, 2)])
+        {
+            let rows = 1..ROWS_PER_TEAM;
+            let operation = |row| OperationStep {
+                table,
+                team,
+                row,
+                kind: kind.clone(),
+            };
+            let operations: Vec<_> = rows.map(operation).collect();
+            self.write(0, &operations);
+        }
+        let commits = self.replicas[0].outbox.len();
+        let limits = (0, 0, 0);
+        self.sync(&SyncStep {
+            client: 0,
+            commits,
+            limits,
+            ..SyncStep::default()
+        });
+    }
+
+    pub(super) fn step(&mut self, step: Step) {
+        match step {
+            Step::Write { client, operations } => self.write(client, &operations),
+            Step::Sync(sync) => {
+                self.sync(&sync);
+            }
+            Step::Duplicate { client, back } => self.duplicate(client, back),
+            Step::Reuse {
+                client,
+                back,
+                operations,
+            } => self.reuse(client, back, &operations),
+            Step::Grant { actor, groups } => self.grant(actor, groups),
+            Step::Wait { days } => {
+                for server in &self.servers {
+                    server.clock().advance(days * 24 * 60 * 60 * 1_000);
+                }
+            }
+            Step::Prune { retained } => self.prune(retained),
+            Step::Restart => {
+                for server in &self.servers {
+                    self.runtime.block_on(server.restart()).unwrap();
+                }
+            }
+        }
+    }
+
+    /// Lets every device come to rest, and compares all of them with the model.
+    pub(super) fn settle(&mut self) {
+        // Twice: the outbox of the last device is news to the first.
+        for _ in 0..2 {
+            for client in 0..CLIENTS.len() {
+                self.sync_until_idle(client);
+            }
+        }
+        self.check_rows();
+        for replica in &self.replicas {
+            assert!(replica.outbox.is_empty());
+            let expected = self.model.rows.iter().filter(|(key, row)| {
+                let team = row.team();
+                self.allowed[replica.actor].contains(team) && replica.is_interested(key, team)
+            });
+            let expected: Vec<_> = expected
+                .map(|(key, row)| (key, row.version, &row.values))
+                .collect();
+            let held: Vec<_> = replica
+                .rows
+                .iter()
+                .map(|(key, row)| (key, row.0, &row.1))
+                .collect();
+            assert_eq!(held, expected, "{}", replica.author.client_id);
+        }
+    }
+
+    fn sync_until_idle(&mut self, client: usize) {
+        let actor = self.replicas[client].actor;
+        self.replicas[client].subscribe_again(&self.allowed[actor]);
+        for round in 0.. {
+            assert!(round < ROUNDS_MAX, "the device does not come to rest");
+            let commits = self.replicas[client].outbox.len();
+            let limits = (0, 0, 0);
+            let sync = SyncStep {
+                client,
+                commits,
+                pull: true,
+                lost: false,
+                limits,
+                external: false,
+                failing: false,
+            };
+            if !self.sync(&sync) {
+                return;
+            }
+        }
+    }
+
+    /// Both databases hold the rows of the model.
+    fn check_rows(&self) {
+        for (server, table) in self
+            .servers
+            .iter()
+            .flat_map(|s| TABLES.map(|table| (s, table)))
+        {
+            let rows = self.runtime.block_on(server.rows(table)).unwrap();
+            let rows: Vec<_> = rows
+                .iter()
+                .map(|row| (&row.row_id, row.version, &row.values))
+                .collect();
+            let expected = self.model.rows.iter().filter(|(key, _)| key.0 == table);
+            let expected: Vec<_> = expected
+                .map(|(key, row)| (&key.1, row.version, &row.values))
+                .collect();
+            assert_eq!(rows, expected);
+            let head = self.runtime.block_on(server.head()).unwrap();
+            assert_eq!(i64::try_from(head.get()).unwrap(), self.model.head);
+        }
+    }
+
+    fn grant(&mut self, actor: usize, groups: u8) {
+        let granted = GROUPS
+            .iter()
+            .enumerate()
+            .filter(|(bit, _)| groups & (1 << bit) != 0);
+        let teams = granted.flat_map(|(_, teams)| teams.iter());
+        self.allowed[actor] = teams.map(|&team| team.to_owned()).collect();
+        let lists = [(
+            "team_id".to_owned(),
+            self.allowed[actor].iter().cloned().collect(),
+        )];
+        for server in &self.servers {
+            server
+                .resolver()
+                .allow(&actor_name(actor), lists.clone().into());
+        }
+    }
+
+    fn set_failing(&mut self, is_failing: bool) {
+        self.is_failing = is_failing;
+        let mode = if is_failing {
+            ResolverMode::Failing
+        } else {
+            ResolverMode::Ok
+        };
+        for server in &self.servers {
+            server.resolver().set_mode(mode);
+        }
+    }
+
+    fn prune(&mut self, retained: u64) {
+        let expected = self.model.prune(retained, self.now_ms());
+        let retention = Retention {
+            retained_commits: retained,
+            ..Retention::default()
+        };
+        for server in &self.servers {
+            let horizon = self.runtime.block_on(server.prune(retention)).unwrap();
+            assert_eq!(horizon.to_i64(), expected);
+        }
+    }
+
+    fn now_ms(&self) -> i64 {
+        tidewater_engine::Clock::now_ms(self.servers[0].clock())
+    }
+
+    fn write(&mut self, client: usize, operations: &[OperationStep]) {
+        let waiting = self.author_commit(client, None, operations);
+        self.replicas[client].outbox.push(waiting);
+    }
+
+    /// Makes a commit under a new id or the given one.
+    fn author_commit(
+        &mut self,
+        client: usize,
+        id: Option<String>,
+        operations: &[OperationStep],
+    ) -> Waiting {
+        let replica = &mut self.replicas[client];
+        let id = id.unwrap_or_else(|| {
+            replica.commits_written += 1;
+            format!("commit-{}", replica.commits_written)
+        });
+        let made = operations.iter().map(|step| operation(replica, step));
+        let (operations, writes) = made.unzip();
+        Waiting {
+            commit: commit(&id, operations),
+            writes,
+        }
+    }
+
+    fn acquire_epoch(&mut self, client: usize) {
+        let replica = &self.replicas[client];
+        if !replica.author.version.has_epoch() {
+            return;
+        }
+        let request = replica.author.request(Vec::new(), Some(Vec::new()));
+        let answer = self.exchange(client, &request);
+        assert!(answer.header.reset_required);
+        self.replicas[client].author.log_epoch = Some(answer.header.log_epoch);
+    }
+
+    /// One round. Returns whether another one may bring more.
+    fn sync(&mut self, sync: &SyncStep) -> bool {
+        let replica = &mut self.replicas[sync.client];
+        let count = sync.commits.min(replica.outbox.len());
+        if count == 0 && !sync.pull {
+            return false;
+        }
+        let limits = &mut replica.author.limits;
+        *limits = pull_header(if sync.external { EXTERNAL_ROWS } else { ROWS });
+        let (changes, rows, pages) = sync.limits;
+        limits.limit_commits = changes;
+        limits.limit_snapshot_rows = rows;
+        limits.max_snapshot_pages = pages;
+        let waiting: Vec<Waiting> = replica.outbox[..count].to_vec();
+        let commits = waiting
+            .iter()
+            .map(|waiting| waiting.commit.clone())
+            .collect();
+        let request = replica
+            .author
+            .request(commits, sync.pull.then(|| replica.asks()));
+        self.sent[sync.client].push((request.clone(), waiting.clone()));
+        self.set_failing(sync.failing);
+        let answer = self.deliver(sync.client, &request, &waiting);
+        let more = !sync.lost && self.take(sync.client, &answer);
+        self.set_failing(false);
+        if !sync.lost {
+            self.replicas[sync.client].outbox.drain(..count);
+        }
+        more || !self.replicas[sync.client].outbox.is_empty()
+    }
+
+    /// Takes an answer in, segments by reference included.
+    fn take(&mut self, client: usize, answer: &Answer) -> bool {
+        let mut more = false;
+        for section in &answer.sections {
+            let mut segments = section.inline.clone();
+            for reference in &section.references {
+                let scopes = canonical_scopes(&section.start.effective_scopes);
+                segments.push(self.download(client, &reference.segment_id, &scopes));
+            }
+            let actor = self.replicas[client].actor;
+            let truth = Truth {
+                allowed: (!self.is_failing).then_some(&self.allowed[actor]),
+                head: self.model.head,
+                horizon: self.model.horizon,
+            };
+            more |= self.replicas[client].take(section, &segments, &truth);
+        }
+        more
+    }
+
+    fn duplicate(&mut self, client: usize, back: usize) {
+        let sent = &self.sent[client];
+        let Some(index) = sent.len().checked_sub(back + 1) else {
+            return;
+        };
+        let (request, waiting) = sent[index].clone();
+        self.deliver(client, &request, &waiting);
+    }
+
+    fn reuse(&mut self, client: usize, back: usize, operations: &[OperationStep]) {
+        let commits = self.sent[client].iter().flat_map(|(_, waiting)| waiting);
+        let Some(earlier) = commits.rev().nth(back) else {
+            return;
+        };
+        let id = earlier.commit.client_commit_id.to_string();
+        let waiting = self.author_commit(client, Some(id), operations);
+        let commits = vec![waiting.commit.clone()];
+        let request = self.replicas[client].author.request(commits, None);
+        self.deliver(client, &request, &[waiting]);
+    }
+
+    /// Brings a request to both servers and checks what it did against the model.
+    fn deliver(&mut self, client: usize, request: &Bytes, waiting: &[Waiting]) -> Answer {
+        let answer = self.exchange(client, request);
+        assert!(
+            !answer.header.reset_required && answer.error.is_none(),
+            "{answer:?}"
+        );
+        assert_eq!(answer.results.len(), waiting.len());
+        for (waiting, result) in waiting.iter().zip(&answer.results) {
+            self.check_result(client, waiting, result);
+        }
+        let ends = answer
+            .sections
+            .iter()
+            .filter(|section| section.start.status == tidewater_wire::SubStatus::Active);
+        let cursor = ends
+            .filter_map(|section| section.end.as_ref())
+            .map(|end| end.next_cursor);
+        self.model.note_client(client, cursor.min(), self.now_ms());
+        answer
+    }
+
+    fn check_result(&mut self, client: usize, waiting: &Waiting, result: &PushResult) {
+        let replica = &self.replicas[client];
+        let allowed = (!self.is_failing).then_some(&self.allowed[replica.actor]);
+        let version = replica.author.version;
+        let id = &waiting.commit.client_commit_id;
+        assert_eq!(result.client_commit_id, *id);
+        let now_ms = self.now_ms();
+        let (expected, is_replay) = self.model.push(
+            &replica.author.schema,
+            Asker {
+                client,
+                version,
+                allowed,
+            },
+            id,
+            &waiting.writes,
+            now_ms,
+        );
+        assert_result(result, &expected, is_replay);
+    }
+
+    /// Sends bytes to both servers; they answer alike.
+    fn exchange(&self, client: usize, request: &Bytes) -> Answer {
+        let identity = self.identity(client);
+        let answers = self.servers.each_ref().map(|server| {
+            self.runtime.block_on(async {
+                round(&server.engine().await, identity.clone(), request.clone()).await
+            })
+        });
+        assert_eq!(answers[0], answers[1], "the stores answer differently");
+        Answer::read(&answers[0]).unwrap()
+    }
+
+    fn download(&self, client: usize, id: &str, scopes: &str) -> Bytes {
+        let identity = self.identity(client);
+        let bytes = self.servers.each_ref().map(|server| {
+            let grant = self
+                .runtime
+                .block_on(async { server.engine().await.segment(&identity, id, scopes).await });
+            grant.unwrap().bytes
+        });
+        assert_eq!(bytes[0], bytes[1]);
+        bytes[0].clone()
+    }
+
+    fn identity(&self, client: usize) -> Identity {
+        let partition = self.servers[0].partition().as_str();
+        Identity::new(partition, actor_name(self.replicas[client].actor))
+    }
+}
+
+/// All bytes of a response.
+async fn round(engine: &Arc<Engine>, identity: Identity, request: Bytes) -> Bytes {
+    let body = engine.round(identity, request).await.unwrap();
+    let pieces: Vec<Bytes> = body.collect().await;
+    pieces.concat().into()
+}
+
+fn actor_name(actor: usize) -> String {
+    format!("actor-{actor}")
+}
+
+/// One operation as it travels and as it is meant.
+fn operation(replica: &Replica, step: &OperationStep) -> (Operation, Write) {
+    let (table, team) = (TABLES[step.table], TEAMS[step.team]);
+    let id = format!("{team}-{}", step.row);
+    let key = (table.to_owned(), id.clone());
+    let seen = replica.rows.get(&key).map(|row| row.0);
+    let upsert = |values: Map<String, Value>, base: Option<i64>| {
+        let operation = replica
+            .author
+            .upsert(table, &Value::Object(values.clone()), base);
+        (operation, Intent::Upsert { values, base })
+    };
+    let (operation, intent) = match step.kind {
+        KindStep::Delete => (delete(table, &id), Intent::Delete),
+        KindStep::Move { base } => {
+            let mut values = row(replica, table, &id, team, u16::MAX, 0);
+            let other = TEAMS[(step.team + 1) % TEAMS.len()];
+            values.insert("team_id".to_owned(), json!(other));
+            upsert(values, Some(base))
+        }
+        KindStep::Upsert {
+            present,
+            values,
+            base,
+        } => {
+            let base = match base {
+                Base::Absent => None,
+                Base::Seen => seen,
+                Base::Exactly(base) => Some(base),
+            };
+            upsert(row(replica, table, &id, team, present, values), base)
+        }
+        KindStep::Garbage(garbage) => {
+            let values = row(replica, table, &id, team, u16::MAX, 0);
+            let (mut operation, _) = upsert(values, None);
+            let intent = spoil(garbage, &mut operation);
+            (operation, intent)
+        }
+    };
+    (operation, Write { key, intent })
+}
+
+fn spoil(garbage: Garbage, operation: &mut Operation) -> Intent {
+    match garbage {
+        Garbage::UnknownTable => {
+            operation.table = "unheard_of".into();
+            return Intent::UnknownTable;
+        }
+        Garbage::OtherKey => operation.row_id = "another".into(),
+        Garbage::Truncated => {
+            if let OperationAction::Upsert(payload) = &mut operation.action {
+                payload.truncate(payload.len() - 1);
+            }
+        }
+    }
+    Intent::Unreadable
+}
+
+/// The columns of a row that the author presents: all of them before wire version 3.
+fn row(
+    replica: &Replica,
+    table: &str,
+    id: &str,
+    team: &str,
+    present: u16,
+    values: u8,
+) -> Map<String, Value> {
+    let schema = &replica.author.schema;
+    let columns = &schema.table(schema.find(table).unwrap()).columns;
+    let is_sparse = replica.author.version.is_sparse();
+    let present = columns
+        .iter()
+        .enumerate()
+        .filter(|(index, column)| !is_sparse || column.name == "id" || present & (1 << index) != 0);
+    present
+        .map(|(index, column)| {
+            // Few values, so that writes of an equal value happen.
+            let number = values.rotate_left(u32::try_from(index).unwrap()) % 3;
+            let value = match &column.name[..] {
+                "id" => json!(id),
+                "team_id" => json!(team),
+                _ if number == 0 => Value::Null,
+                "stars" => json!(number),
+                "meta" => json!(format!("{{\"n\": {number}}}")),
+                _ => json!(format!("v{number}")),
+            };
+            (column.name.clone(), value)
+        })
+        .collect()
+}

@@ -11,7 +11,7 @@ use axum::{Router, extract::Request, response::Response};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
-use tidewater_engine::{Engine, EngineParts, Retention};
+use tidewater_engine::{Engine, EngineParts, Hooks, Retention};
 use tidewater_model::{CommitSeq, HorizonSeq, LogEpoch, PartitionId, limits};
 use tidewater_objects::MemorySegments;
 use tidewater_schema::{Schema, TableIndex};
@@ -297,7 +297,7 @@ impl Surroundings {
             resolver,
             clock,
             ids,
-            hooks: tidewater_engine::Hooks::default(),
+            hooks: Hooks::default(),
             config: self.limits.engine(),
         })
         .await?;

@@ -23,8 +23,9 @@ use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ChangeKind, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite,
     Finished, IndexScan, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
-    RetentionInputs, RowPage, RowScan, SqlQuery, SqlValue, Store, StoreError, StoredResult,
-    StoredRow, Violation, Window, WindowRequest, WriteLanes, WriteTxn,
+    ReactionRecord, ReactionStatus, RetentionInputs, RowPage, RowScan, SqlQuery, SqlValue, Store,
+    StoreError, StoredResult, StoredRow, TableScan, Violation, Window, WindowRequest, WriteLanes,
+    WriteTxn,
 };
 
 /// What the probe knows and does, kept across the stores it is put in front of.
@@ -152,6 +153,34 @@ impl Store for ProbedStore {
 
     async fn scan_rows(&self, scan: RowScan) -> Result<RowPage, StoreError> {
         self.inner.scan_rows(scan).await
+    }
+
+    async fn scan_table(&self, scan: TableScan) -> Result<RowPage, StoreError> {
+        self.inner.scan_table(scan).await
+    }
+
+    async fn list_reactions(
+        &self,
+        partition: &PartitionId,
+        status: Option<ReactionStatus>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<ReactionRecord>, StoreError> {
+        self.inner
+            .list_reactions(partition, status, after, limit)
+            .await
+    }
+
+    async fn prune_push_results(
+        &self,
+        partition: &PartitionId,
+        after: Option<&PushKey>,
+        recorded_before_ms: i64,
+        limit: usize,
+    ) -> Result<(Option<PushKey>, u64), StoreError> {
+        self.inner
+            .prune_push_results(partition, after, recorded_before_ms, limit)
+            .await
     }
 
     async fn newest_change(

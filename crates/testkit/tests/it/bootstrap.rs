@@ -7,7 +7,7 @@ use tidewater_wire::WireVersion;
 
 use crate::{
     raw::Raw,
-    support::{Replica, Wire, World, limits},
+    support::{Replica, Wire, World, limits, whole_note},
 };
 
 on_every_store!(
@@ -28,10 +28,7 @@ fn fill(world: &World, rows: usize) {
         let numbers = start..(start + ROWS_PER_COMMIT).min(rows);
         let operations = numbers
             .map(|number| {
-                let values = json!({
-                    "id": format!("n{number:05}"), "team_id": "t1", "title": format!("t{number}"),
-                    "stars": number, "done": null, "meta": null, "body": null,
-                });
+                let values = whole_note(&format!("n{number:05}"), "t1", &format!("t{number}"));
                 raw.author.upsert("notes", &values, None)
             })
             .collect();

@@ -1,9 +1,17 @@
 //! Who sees what, and what happens when that changes (§3.2, §3.3, §3.4).
 
 use serde_json::json;
-use tidewater_testkit::{ResolverMode, StoreKind, scopes};
+use tidewater_testkit::{
+    ResolverMode, StoreKind,
+    message::{commit, delete},
+    scopes,
+};
+use tidewater_wire::WireVersion;
 
-use crate::support::{Replica, World};
+use crate::{
+    raw::Raw,
+    support::{Replica, World},
+};
 
 on_every_store!(
     a_revoked_scope_takes_its_rows_from_the_device,
@@ -12,6 +20,7 @@ on_every_store!(
     an_outage_of_the_resolver_revokes_nothing,
     rows_of_other_scopes_are_never_delivered,
     a_write_outside_the_allowed_scopes_is_refused,
+    a_row_moved_to_another_team_by_one_commit_stays_with_a_device_that_sees_both,
 );
 
 fn status(replica: &Replica, id: &str) -> String {
@@ -149,4 +158,29 @@ fn a_write_outside_the_allowed_scopes_is_refused(kind: StoreKind) {
     );
     assert_eq!(world.head(), 0);
     assert_eq!(json!(world.rows("notes")), json!([]));
+}
+
+fn a_row_moved_to_another_team_by_one_commit_stays_with_a_device_that_sees_both(kind: StoreKind) {
+    for order in [["t1", "t2"], ["t2", "t1"]] {
+        let world = World::of_notes(kind);
+        for actor in ["alice", "bob"] {
+            world.allow(actor, scopes([("team_id", &["t1", "t2"])]));
+        }
+        let mut bob = world.bare_replica("bob", "b");
+        for team in order {
+            bob.subscribe(team, "notes", &[("team_id", &[team])]);
+        }
+        let raw = Raw::ready(&world, "alice", "a", WireVersion::V3);
+        let put = |team: &str, base| {
+            let values = crate::support::whole_note("n1", team, "x");
+            raw.author.upsert("notes", &values, base)
+        };
+        raw.apply(commit("k1", vec![put("t1", None)]));
+        bob.sync();
+        for (id, team) in [("k2", "t2"), ("k3", "t1")] {
+            raw.apply(commit(id, vec![delete("notes", "n1"), put(team, None)]));
+            bob.sync();
+            bob.assert_agrees(&world);
+        }
+    }
 }

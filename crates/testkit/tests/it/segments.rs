@@ -1,6 +1,5 @@
 //! Segments by reference, fetched from their own route (§5.1, §5.5, §5.7).
 
-use serde_json::json;
 use tidewater_testkit::{
     InstanceLimits, InstanceSpec, StoreKind,
     message::{EXTERNAL_ROWS, commit, pull_header, teams},
@@ -8,7 +7,10 @@ use tidewater_testkit::{
 };
 use tidewater_wire::{RowsSegment, SegmentRef, WireVersion, content_address};
 
-use crate::{raw::Raw, support::World};
+use crate::{
+    raw::Raw,
+    support::{World, whole_note},
+};
 
 on_every_store!(
     a_large_page_comes_by_reference_and_the_device_fetches_it,
@@ -37,10 +39,7 @@ fn world(kind: StoreKind) -> World {
     let raw = Raw::ready(&world, "alice", "filler", WireVersion::V3);
     let operations = (0..100)
         .map(|number| {
-            let values = json!({
-                "id": format!("n{number:03}"), "team_id": "t1", "title": "x".repeat(50),
-                "stars": 1, "done": null, "meta": null, "body": null,
-            });
+            let values = whole_note(&format!("n{number:03}"), "t1", &"x".repeat(50));
             raw.author.upsert("notes", &values, None)
         })
         .collect();

@@ -203,6 +203,14 @@ pub(crate) fn note(id: &str, team: &str, title: &str) -> Map<String, Value> {
     object(json!({ "id": id, "team_id": team, "title": title, "stars": 1 }))
 }
 
+/// A note with every column, so that it is a row in any wire version.
+pub(crate) fn whole_note(id: &str, team: &str, title: &str) -> Value {
+    json!({
+        "id": id, "team_id": team, "title": title, "stars": 1, "done": null, "meta": null,
+        "body": null,
+    })
+}
+
 pub(crate) fn object(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(map) => map,

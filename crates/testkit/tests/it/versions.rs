@@ -9,7 +9,10 @@ use tidewater_testkit::{
 };
 use tidewater_wire::{OpResult, Operation, PushOutcome, PushResult, WireVersion};
 
-use crate::{raw::Raw, support::World};
+use crate::{
+    raw::Raw,
+    support::{World, whole_note},
+};
 
 on_every_store!(
     a_response_has_the_version_and_the_epoch_fields_of_its_request,
@@ -29,12 +32,8 @@ on_every_store!(
 
 const ALL: [WireVersion; 3] = WireVersion::ALL;
 
-/// A note with every column, so that it is a row in any version.
 fn whole(id: &str, title: &str) -> Value {
-    json!({
-        "id": id, "team_id": "t1", "title": title, "stars": 1, "done": null, "meta": null,
-        "body": null,
-    })
+    whole_note(id, "t1", title)
 }
 
 /// One client of each version, ready to push.

@@ -217,6 +217,9 @@ pub struct BootstrapArgs {
     /// Which deliveries the client takes.
     #[arg(long, value_enum, default_value_t = Lane::Rows)]
     pub lane: Lane,
+    /// Push a commit before each bootstrap, so that nothing built for an earlier one fits.
+    #[arg(long)]
+    pub cold: bool,
 }
 
 /// Which deliveries a bootstrapping client takes.

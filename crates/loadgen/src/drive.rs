@@ -110,7 +110,8 @@ async fn work<W: Worker>(mut worker: W, pace: Rc<Pace>, recorder: Rc<RefCell<Rec
         match worker.operation().await {
             Ok(done) => {
                 failures_in_a_row = 0;
-                recorder.borrow_mut().record(done, intended.elapsed());
+                let latency = done.received.saturating_duration_since(intended);
+                recorder.borrow_mut().record(done, latency);
             }
             Err(error) => {
                 recorder.borrow_mut().error(&error);
@@ -236,6 +237,7 @@ mod tests {
                 commits: 0,
                 rows: 1,
                 bytes: 0,
+                received: Instant::now(),
             })
         }
     }
@@ -300,6 +302,7 @@ mod tests {
                 commits: 0,
                 rows: 0,
                 bytes: 0,
+                received: Instant::now(),
             })
         }
     }

@@ -14,12 +14,21 @@ struct Cli {
     args: tidewater_loadgen::Args,
 }
 
-fn main() -> anyhow::Result<ExitCode> {
-    let report = tidewater_loadgen::run(Cli::parse().args)?;
+fn main() -> ExitCode {
+    match run(Cli::parse().args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            // Where there is no standard error, there is nobody to tell.
+            drop(writeln!(io::stderr().lock(), "error: {error:#}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Prints the report and tells whether it is good.
+fn run(args: tidewater_loadgen::Args) -> anyhow::Result<bool> {
+    let report = tidewater_loadgen::run(args)?;
     write!(io::stdout().lock(), "{report}")?;
-    Ok(if report.is_ok() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(report.is_ok())
 }

@@ -3,7 +3,10 @@
 //! Latency is kept in histograms with three significant digits, in microseconds. The current
 //! second has its own, which is merged into the total when it is over.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -32,6 +35,8 @@ pub(crate) struct Done {
     pub(crate) rows: u64,
     /// Bytes of response bodies, as they travelled.
     pub(crate) bytes: u64,
+    /// When the last byte was there. What the generator does with it is not the server's time.
+    pub(crate) received: Instant,
 }
 
 /// Everything about the operations of one kind.
@@ -150,6 +155,7 @@ mod tests {
             commits: 1,
             rows,
             bytes: 100,
+            received: Instant::now(),
         }
     }
 

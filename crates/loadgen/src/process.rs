@@ -17,6 +17,8 @@ pub(crate) struct Usage {
     pub(crate) threads: u64,
     /// Bytes it caused to be written to storage; absent where `/proc` does not tell.
     pub(crate) written_bytes: Option<u64>,
+    /// Times that threads which are still there were switched out.
+    pub(crate) switches: u64,
     /// Calls of write and its kin, sockets included.
     pub(crate) write_calls: Option<u64>,
 }
@@ -37,9 +39,21 @@ impl Usage {
             peak_kib: field(&status, "VmHWM:").unwrap_or(0),
             threads: field(&status, "Threads:").unwrap_or(0),
             written_bytes: field(&io, "write_bytes:"),
+            switches: switches(pid).unwrap_or(0),
             write_calls: field(&io, "syscw:"),
         })
     }
+}
+
+fn switches(pid: u32) -> std::io::Result<u64> {
+    let mut sum = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may end between the two.
+        let status = fs::read_to_string(task?.path().join("status")).unwrap_or_default();
+        sum += field(&status, "voluntary_ctxt_switches:").unwrap_or(0);
+        sum += field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
+    }
+    Ok(sum)
 }
 
 /// CPU time of one thread, by its directory in `/proc`.

@@ -104,6 +104,7 @@ pub struct ProcessReport {
     pub threads: u64,
     pub written_bytes_per_second: Option<f64>,
     pub write_calls_per_operation: Option<f64>,
+    pub switches_per_operation: Option<f64>,
 }
 
 /// What this process used.
@@ -229,6 +230,9 @@ impl ProcessReport {
             threads: after.threads,
             written_bytes_per_second: grown(before.written_bytes, after.written_bytes)
                 .map(|bytes| bytes / elapsed.as_secs_f64()),
+            switches_per_operation: grown(Some(before.switches), Some(after.switches))
+                .zip(operations)
+                .map(|(switches, operations)| switches / operations),
             write_calls_per_operation: grown(before.write_calls, after.write_calls)
                 .zip(operations)
                 .map(|(calls, operations)| calls / operations),

@@ -114,9 +114,11 @@ fn write_server(f: &mut Formatter<'_>, server: &ProcessReport) -> fmt::Result {
     )?;
     writeln!(
         f,
-        "  server writes       {} bytes/s to storage, {} write calls per operation",
+        "  server system       {} bytes/s to storage; {} write calls and {} context switches \
+         per operation",
         figure(server.written_bytes_per_second),
-        figure(server.write_calls_per_operation)
+        figure(server.write_calls_per_operation),
+        figure(server.switches_per_operation)
     )
 }
 

@@ -4,7 +4,7 @@
 //! what it knows: cursors only move forward, rows are from its list, and its own commit arrives
 //! not later than the cursor passes it.
 
-use std::{collections::BTreeSet, rc::Rc};
+use std::{collections::BTreeSet, rc::Rc, time::Instant};
 
 use tidewater_model::ScopeFilter;
 use tidewater_wire::PushOutcome;
@@ -156,6 +156,7 @@ impl Device {
             .collect();
         let request = self.client.encode(commits, Some(&pull))?;
         let reply = self.client.send(&request).await?;
+        let received = Instant::now();
         let round = self.client.parse(&reply.decoded()?)?;
         check_results(&round.results, &ids)?;
         let mut done = Done {
@@ -163,6 +164,7 @@ impl Device {
             commits: 0,
             rows: 0,
             bytes: body_len(&reply.body),
+            received,
         };
         for result in &round.results {
             let PushOutcome::Applied(commit_seq) = result.outcome else {
@@ -177,9 +179,9 @@ impl Device {
                 number,
             });
         }
-        let received = self.receive(&round.into_section(SUBSCRIPTION_ID)?);
+        let counts = self.receive(&round.into_section(SUBSCRIPTION_ID)?);
         if kind == OperationKind::Pull {
-            (done.commits, done.rows) = received;
+            (done.commits, done.rows) = counts;
         }
         Ok(done)
     }
@@ -207,8 +209,10 @@ impl Device {
         let mut pull = pull_of(&table.name, &self.filter, -1, default_pull_header());
         let mut check = RowsCheck::new(table, &self.filter);
         let mut bytes = 0;
+        let mut received;
         loop {
             let batch = bootstrap_round(&mut self.client, &mut pull).await?;
+            received = Instant::now();
             bytes += batch.bytes;
             for page in &batch.pages {
                 check.page(page, |_, _, _| {});
@@ -224,6 +228,7 @@ impl Device {
             commits: 0,
             rows,
             bytes,
+            received,
         })
     }
 }

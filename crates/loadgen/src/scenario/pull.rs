@@ -3,7 +3,7 @@
 //! The first answer is checked in full. A later one that has the same bytes is right for the same
 //! reason and costs the generator nothing; one that has not is checked in full again.
 
-use std::rc::Rc;
+use std::{rc::Rc, time::Instant};
 
 use bytes::Bytes;
 use tidewater_model::ScopeFilter;
@@ -181,6 +181,7 @@ impl Puller {
 impl Worker for Puller {
     async fn operation(&mut self) -> Result<Done, RoundError> {
         let reply = self.client.send(&self.request).await?;
+        let received = Instant::now();
         if self.known.as_ref() != Some(&reply.body) {
             let round = self.client.parse(&reply.decoded()?)?;
             let section = round.into_section(SUBSCRIPTION_ID)?;
@@ -193,6 +194,7 @@ impl Worker for Puller {
             commits,
             rows: commits,
             bytes: body_len(&reply.body),
+            received,
         })
     }
 }

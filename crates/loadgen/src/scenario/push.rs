@@ -1,6 +1,6 @@
 //! `push`: commits, one request after the other, and every acknowledged one is looked for.
 
-use std::rc::Rc;
+use std::{rc::Rc, time::Instant};
 
 use tidewater_wire::PushOutcome;
 
@@ -139,6 +139,7 @@ impl crate::drive::Worker for Pusher {
             .collect();
         let request = self.client.encode(commits, None)?;
         let reply = self.client.send(&request).await?;
+        let received = Instant::now();
         let round = self.client.parse(&reply.decoded()?)?;
         check_results(&round.results, &ids)?;
         for (number, result) in numbers.zip(&round.results) {
@@ -157,6 +158,7 @@ impl crate::drive::Worker for Pusher {
             commits,
             rows: commits * u64::from(self.workload.operations),
             bytes: body_len(&reply.body),
+            received,
         })
     }
 }

@@ -30,7 +30,7 @@ fn run_against(fault: Fault, command: &str) -> Box<crate::RunReport> {
     }
 }
 
-const COMMANDS: [&str; 8] = [
+const COMMANDS: [&str; 9] = [
     "push --count 300 --clients 3 --lists 2 --operations 5",
     "push --count 100 --clients 2 --inserts 50 --commits 4 --wire 2",
     "push --count 100 --update patch --scopes 3 --columns 10 --rows 20",
@@ -38,6 +38,7 @@ const COMMANDS: [&str; 8] = [
     "pull-window --count 20 --window 250",
     "bootstrap --count 5 --rows 2500 --page-rows 400 --pages 3",
     "bootstrap --count 5 --rows 2500 --lane external --clients 2",
+    "bootstrap --count 5 --rows 2500 --cold",
     "mixed --count 500 --clients 4 --lists 3 --push 50 --pull 45 --bootstrap 5",
 ];
 

@@ -90,7 +90,7 @@ pub(super) struct Asker<'a> {
 }
 
 /// The server, as the protocol describes it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     pub(super) rows: BTreeMap<Key, Row>,
     pub(super) head: i64,
@@ -225,6 +225,14 @@ impl Model {
                 let tombstone = tombstone.filter(|_| !touched.contains(&write.key));
                 insert(asker.version, table, allowed, values, *base, tombstone).map(Some)
             }
+        }
+    }
+
+    /// The server after it was put back to this state: it has never seen a client (§2.1).
+    pub(super) fn restored(&self) -> Self {
+        Self {
+            clients: BTreeMap::new(),
+            ..self.clone()
         }
     }
 

@@ -114,6 +114,16 @@ impl Replica {
         }
     }
 
+    /// Begins anew in another epoch. What waits in the outbox is all that stays.
+    pub(super) fn begin_epoch(&mut self, log_epoch: ByteString) {
+        self.author.log_epoch = Some(log_epoch);
+        self.rows.clear();
+        for registered in &mut self.subscriptions {
+            registered.cursor = -1;
+            registered.token = None;
+        }
+    }
+
     /// The rows it should have, of all there are.
     pub(super) fn is_interested(&self, key: &Key, team: &str) -> bool {
         self.subscriptions.iter().any(|registered| {

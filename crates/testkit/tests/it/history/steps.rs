@@ -31,6 +31,10 @@ pub(super) enum Step {
     Prune { retained: u64 },
     /// The server restarts.
     Restart,
+    /// An operator keeps a backup, in place of an earlier one.
+    BackUp,
+    /// An operator puts the databases back to the backup, if there is one.
+    Restore,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -119,6 +123,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (5..30_i64).prop_map(|days| Step::Wait { days }),
         2 => (0..6_u64).prop_map(|retained| Step::Prune { retained }),
         1 => Just(Step::Restart),
+        1 => Just(Step::BackUp),
+        1 => Just(Step::Restore),
     ]
 }
 

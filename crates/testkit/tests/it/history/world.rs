@@ -6,9 +6,11 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
+use bytestring::ByteString;
 use futures_util::StreamExt;
 use serde_json::{Map, Value, json};
-use tidewater_engine::{Engine, Identity, Retention};
+use tidewater_engine::{Engine, Identity, Retention, RoundError};
+use tidewater_model::ErrorCode;
 use tidewater_testkit::{
     Instance, InstanceLimits, InstanceSpec, ResolverMode, StoreKind,
     message::{Answer, Author, EXTERNAL_ROWS, ROWS, commit, delete, pull_header},
@@ -82,10 +84,26 @@ pub(super) struct World {
     servers: [Arc<Instance>; 2],
     model: Model,
     replicas: Vec<Replica>,
-    /// Requests that were sent, by client, with the commits in them.
-    sent: Vec<Vec<(Bytes, Vec<Waiting>)>>,
+    /// The model as it was at the last backup.
+    backup: Option<Model>,
+    /// The epoch of the log; the first one until a restore.
+    log_epoch: Option<ByteString>,
+    /// Whether there was a restore: wire version 1 is over.
+    is_rotated: bool,
+    /// Requests that were sent, by client.
+    sent: Vec<Vec<Sent>>,
     allowed: Vec<BTreeSet<String>>,
     is_failing: bool,
+}
+
+/// A request that was sent.
+#[derive(Clone)]
+struct Sent {
+    request: Bytes,
+    /// The epoch in it.
+    log_epoch: Option<ByteString>,
+    /// The commits in it.
+    waiting: Vec<Waiting>,
 }
 
 /// Notes of five columns and tags of nine, whose bitmaps take two bytes.
@@ -136,6 +154,9 @@ impl World {
             runtime,
             servers,
             model: Model::default(),
+            backup: None,
+            log_epoch: None,
+            is_rotated: false,
             replicas: replicas.collect(),
             sent: vec![Vec::new(); CLIENTS.len()],
             allowed: vec![BTreeSet::new(); ACTORS],
@@ -205,6 +226,13 @@ impl World {
                     self.runtime.block_on(server.restart()).unwrap();
                 }
             }
+            Step::BackUp => {
+                self.backup = Some(self.model.clone());
+                for server in &self.servers {
+                    self.runtime.block_on(server.back_up()).unwrap();
+                }
+            }
+            Step::Restore => self.restore(),
         }
     }
 
@@ -218,6 +246,9 @@ impl World {
         }
         self.check_rows();
         for replica in &self.replicas {
+            if self.is_refused(replica) {
+                continue;
+            }
             assert!(replica.outbox.is_empty());
             let expected = self.model.rows.iter().filter(|(key, row)| {
                 let team = row.team();
@@ -233,6 +264,25 @@ impl World {
                 .collect();
             assert_eq!(held, expected, "{}", replica.author.client_id);
         }
+    }
+
+    /// Whether the server refuses everything the device sends.
+    fn is_refused(&self, replica: &Replica) -> bool {
+        self.is_rotated && !replica.author.version.has_epoch()
+    }
+
+    fn restore(&mut self) {
+        let Some(backup) = &self.backup else { return };
+        self.model = backup.restored();
+        self.is_rotated = true;
+        let epochs = self.servers.each_ref().map(|server| {
+            self.runtime.block_on(server.restore()).unwrap();
+            self.runtime.block_on(server.log_epoch()).unwrap().unwrap()
+        });
+        assert_eq!(epochs[0], epochs[1]);
+        let log_epoch = Some(ByteString::from(epochs[0].as_str()));
+        assert_ne!(log_epoch, self.log_epoch);
+        self.log_epoch = log_epoch;
     }
 
     fn sync_until_idle(&mut self, client: usize) {
@@ -356,8 +406,9 @@ impl World {
             return;
         }
         let request = replica.author.request(Vec::new(), Some(Vec::new()));
-        let answer = self.exchange(client, &request);
+        let answer = self.exchange(client, &request).unwrap();
         assert!(answer.header.reset_required);
+        self.log_epoch = Some(answer.header.log_epoch.clone());
         self.replicas[client].author.log_epoch = Some(answer.header.log_epoch);
     }
 
@@ -379,17 +430,33 @@ impl World {
             .iter()
             .map(|waiting| waiting.commit.clone())
             .collect();
-        let request = replica
-            .author
-            .request(commits, sync.pull.then(|| replica.asks()));
-        self.sent[sync.client].push((request.clone(), waiting.clone()));
+        let sent = Sent {
+            request: replica
+                .author
+                .request(commits, sync.pull.then(|| replica.asks())),
+            log_epoch: replica.author.log_epoch.clone(),
+            waiting,
+        };
+        self.sent[sync.client].push(sent.clone());
         self.set_failing(sync.failing);
-        let answer = self.deliver(sync.client, &request, &waiting);
-        let more = !sync.lost && self.take(sync.client, &answer);
+        let answered = self.deliver(sync.client, &sent);
+        let more = match answered {
+            // Wire version 1 after a restore: nothing will ever come.
+            None => {
+                self.set_failing(false);
+                return false;
+            }
+            Some(_) if sync.lost => true,
+            Some(answer) if answer.header.reset_required => {
+                self.replicas[sync.client].begin_epoch(answer.header.log_epoch);
+                true
+            }
+            Some(answer) => {
+                self.replicas[sync.client].outbox.drain(..count);
+                self.take(sync.client, &answer)
+            }
+        };
         self.set_failing(false);
-        if !sync.lost {
-            self.replicas[sync.client].outbox.drain(..count);
-        }
         more || !self.replicas[sync.client].outbox.is_empty()
     }
 
@@ -418,29 +485,47 @@ impl World {
         let Some(index) = sent.len().checked_sub(back + 1) else {
             return;
         };
-        let (request, waiting) = sent[index].clone();
-        self.deliver(client, &request, &waiting);
+        let sent = sent[index].clone();
+        self.deliver(client, &sent);
     }
 
     fn reuse(&mut self, client: usize, back: usize, operations: &[OperationStep]) {
-        let commits = self.sent[client].iter().flat_map(|(_, waiting)| waiting);
+        let commits = self.sent[client].iter().flat_map(|sent| &sent.waiting);
         let Some(earlier) = commits.rev().nth(back) else {
             return;
         };
         let id = earlier.commit.client_commit_id.to_string();
         let waiting = self.author_commit(client, Some(id), operations);
         let commits = vec![waiting.commit.clone()];
-        let request = self.replicas[client].author.request(commits, None);
-        self.deliver(client, &request, &[waiting]);
+        let author = &self.replicas[client].author;
+        let sent = Sent {
+            request: author.request(commits, None),
+            log_epoch: author.log_epoch.clone(),
+            waiting: vec![waiting],
+        };
+        self.deliver(client, &sent);
     }
 
-    /// Brings a request to both servers and checks what it did against the model.
-    fn deliver(&mut self, client: usize, request: &Bytes, waiting: &[Waiting]) -> Answer {
-        let answer = self.exchange(client, request);
-        assert!(
-            !answer.header.reset_required && answer.error.is_none(),
-            "{answer:?}"
-        );
+    /// Brings a request to both servers and checks what it did against the model. `None` when
+    /// it is refused for its wire version.
+    fn deliver(&mut self, client: usize, sent: &Sent) -> Option<Answer> {
+        let is_refused = self.is_refused(&self.replicas[client]);
+        let answer = match self.exchange(client, &sent.request) {
+            Ok(answer) => answer,
+            Err(refusal) => {
+                assert!(is_refused && refusal.code == ErrorCode::ClientWireUnsupported);
+                return None;
+            }
+        };
+        let has_epoch = self.replicas[client].author.version.has_epoch();
+        let is_current = !has_epoch || sent.log_epoch == self.log_epoch;
+        assert_eq!(answer.header.reset_required, !is_current, "{answer:?}");
+        assert!(!is_refused && answer.error.is_none(), "{answer:?}");
+        if !is_current {
+            assert!(answer.results.is_empty() && answer.sections.is_empty());
+            return Some(answer);
+        }
+        let waiting = &sent.waiting;
         assert_eq!(answer.results.len(), waiting.len());
         for (waiting, result) in waiting.iter().zip(&answer.results) {
             self.check_result(client, waiting, result);
@@ -453,7 +538,7 @@ impl World {
             .filter_map(|section| section.end.as_ref())
             .map(|end| end.next_cursor);
         self.model.note_client(client, cursor.min(), self.now_ms());
-        answer
+        Some(answer)
     }
 
     fn check_result(&mut self, client: usize, waiting: &Waiting, result: &PushResult) {
@@ -478,15 +563,15 @@ impl World {
     }
 
     /// Sends bytes to both servers; they answer alike.
-    fn exchange(&self, client: usize, request: &Bytes) -> Answer {
+    fn exchange(&self, client: usize, request: &Bytes) -> Result<Answer, RoundError> {
         let identity = self.identity(client);
-        let answers = self.servers.each_ref().map(|server| {
+        let [memory, sqlite] = self.servers.each_ref().map(|server| {
             self.runtime.block_on(async {
                 round(&server.engine().await, identity.clone(), request.clone()).await
             })
         });
-        assert_eq!(answers[0], answers[1], "the stores answer differently");
-        Answer::read(&answers[0]).unwrap()
+        assert_eq!(memory, sqlite, "the stores answer differently");
+        memory.map(|bytes| Answer::read(&bytes).unwrap())
     }
 
     fn download(&self, client: usize, id: &str, scopes: &str) -> Bytes {
@@ -508,10 +593,14 @@ impl World {
 }
 
 /// All bytes of a response.
-async fn round(engine: &Arc<Engine>, identity: Identity, request: Bytes) -> Bytes {
-    let body = engine.round(identity, request).await.unwrap();
+async fn round(
+    engine: &Arc<Engine>,
+    identity: Identity,
+    request: Bytes,
+) -> Result<Bytes, RoundError> {
+    let body = engine.round(identity, request).await?;
     let pieces: Vec<Bytes> = body.collect().await;
-    pieces.concat().into()
+    Ok(pieces.concat().into())
 }
 
 fn actor_name(actor: usize) -> String {

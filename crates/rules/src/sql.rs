@@ -17,6 +17,7 @@ mod expression;
 mod functions;
 mod names;
 mod query;
+mod tables;
 mod text;
 
 use std::collections::BTreeSet;

@@ -33,7 +33,11 @@ pub(crate) fn schema() -> Arc<Schema> {
     );
     let projects = table(
         "projects",
-        vec![column("id", "string"), column("title", "string"), nullable("points", "integer")],
+        vec![
+            column("id", "string"),
+            column("title", "string"),
+            nullable("points", "integer"),
+        ],
     );
     let everything = table(
         "everything",
@@ -50,7 +54,10 @@ pub(crate) fn schema() -> Arc<Schema> {
             sealed("pin"),
         ],
     );
-    let order = table("order", vec![column("from", "string"), nullable("a \"b\"", "string")]);
+    let order = table(
+        "order",
+        vec![column("from", "string"), nullable("a \"b\"", "string")],
+    );
     let mut notes = table("notes", vec![column("id", "string")]);
     notes["materialize"] = json!(false);
     let document = json!({
@@ -65,14 +72,22 @@ pub(crate) fn partition(name: &str) -> PartitionId {
 }
 
 /// Rows of both tables, three columns each: an id, a title that names the partition, points.
-pub(crate) const ROWS: [(&str, &str, i64); 5] =
-    [("t1", "one", 1), ("t2", "two", 2), ("t3", "two", 3), ("t4", "x'y", 5), ("t5", "", 8)];
+pub(crate) const ROWS: [(&str, &str, i64); 5] = [
+    ("t1", "one", 1),
+    ("t2", "two", 2),
+    ("t3", "two", 3),
+    ("t4", "x'y", 5),
+    ("t5", "", 8),
+];
 
 /// Tables as a store has them, with the rows of these partitions.
 pub(crate) fn store_shaped(partitions: &[&str]) -> Connection {
     let connection = Connection::open_in_memory().unwrap();
     for (table, columns) in [
-        ("tasks", "id TEXT, project_id TEXT, title TEXT, points INTEGER, pin BLOB,"),
+        (
+            "tasks",
+            "id TEXT, project_id TEXT, title TEXT, points INTEGER, pin BLOB,",
+        ),
         ("projects", "id TEXT, title TEXT, points INTEGER,"),
         ("\"order\"", "\"from\" TEXT, \"a \"\"b\"\"\" TEXT,"),
         ("notes", ""),
@@ -84,7 +99,9 @@ pub(crate) fn store_shaped(partitions: &[&str]) -> Connection {
         );
         connection.execute(&statement, []).unwrap();
     }
-    connection.execute_batch("CREATE TABLE sync_commits (id TEXT, body TEXT)").unwrap();
+    connection
+        .execute_batch("CREATE TABLE sync_commits (id TEXT, body TEXT)")
+        .unwrap();
     for partition in partitions {
         for (id, title, points) in ROWS {
             let title = format!("{partition}-{title}");

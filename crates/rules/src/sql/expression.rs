@@ -1,10 +1,9 @@
 //! Walks the expressions of a text.
 
 use sqlparser::ast::{
-    BinaryOperator, CaseWhen, CastKind, DataType, ExactNumberInfo,
-    Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause, FunctionArgumentList,
-    FunctionArguments, InTarget, UnaryOperator, Value, ValueWithSpan, WindowFrame,
-    WindowFrameBound, WindowSpec, WindowType,
+    BinaryOperator, CaseWhen, CastKind, DataType, ExactNumberInfo, Expr, Function, FunctionArg,
+    FunctionArgExpr, FunctionArgumentClause, FunctionArgumentList, FunctionArguments, InTarget,
+    UnaryOperator, Value, ValueWithSpan, WindowFrame, WindowFrameBound, WindowSpec, WindowType,
 };
 
 use super::{

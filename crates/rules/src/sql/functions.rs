@@ -42,10 +42,18 @@ mod tests {
     #[test]
     fn every_function_is_one_of_the_database() {
         let connection = rusqlite::Connection::open_in_memory().unwrap();
-        let mut statement = connection.prepare("SELECT name FROM pragma_function_list").unwrap();
-        let known: BTreeSet<String> =
-            statement.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap();
-        let unknown: Vec<&&str> = ALLOWED.iter().filter(|name| !known.contains(**name)).collect();
+        let mut statement = connection
+            .prepare("SELECT name FROM pragma_function_list")
+            .unwrap();
+        let known: BTreeSet<String> = statement
+            .query_map([], |row| row.get(0))
+            .unwrap()
+            .collect::<Result<_, _>>()
+            .unwrap();
+        let unknown: Vec<&&str> = ALLOWED
+            .iter()
+            .filter(|name| !known.contains(**name))
+            .collect();
         assert!(unknown.is_empty(), "{unknown:?}");
         assert!(is_allowed("COUNT") && !is_allowed("load_extension"));
     }

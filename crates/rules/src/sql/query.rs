@@ -7,28 +7,29 @@
 use std::collections::BTreeSet;
 
 use sqlparser::ast::{
-    Cte, Distinct, Expr, GroupByExpr, Ident, Join, JoinConstraint, JoinOperator, LimitClause,
+    Distinct, Expr, GroupByExpr, Ident, Join, JoinConstraint, JoinOperator, LimitClause,
     NamedWindowDefinition, NamedWindowExpr, ObjectName, ObjectNamePart, OrderBy, OrderByExpr,
     OrderByKind, OrderBySort, Query as QueryNode, Select, SelectFlavor, SelectItem,
     SelectItemQualifiedWildcardKind, SetExpr, SetOperator, SetQuantifier, TableAlias, TableFactor,
-    TableWithJoins, Value, Values, WildcardAdditionalOptions, With,
+    TableWithJoins, Values, WildcardAdditionalOptions,
 };
 use tidewater_schema::{Schema, TableIndex};
 
 use super::{
-    Placeholders, Query, RECURSION_ROWS_MAX, SqlError,
-    names::{self, Names, folded},
+    Placeholders, Query, SqlError,
+    names::{self, Names},
+    tables::CommonTable,
     text::{Edit, Text},
 };
 
 /// What is gathered on a walk through the tree.
 pub(super) struct Walk<'a> {
-    schema: &'a Schema,
+    pub(super) schema: &'a Schema,
     pub(super) placeholders: Placeholders<'a>,
     /// Common tables in sight, the innermost last.
-    scopes: Vec<Vec<CommonTable>>,
-    common_tables: usize,
-    tables: BTreeSet<TableIndex>,
+    pub(super) scopes: Vec<Vec<CommonTable>>,
+    pub(super) common_tables: usize,
+    pub(super) tables: BTreeSet<TableIndex>,
     pub(super) names: Names,
     edits: Vec<Edit>,
     /// Idents that edits stand for, to be checked against the text.
@@ -39,23 +40,13 @@ pub(super) struct Walk<'a> {
     pub(super) positional: Vec<sqlparser::tokenizer::Span>,
 }
 
-struct CommonTable {
-    name: String,
-    /// Its name in the result.
-    replacement: String,
-    /// Whether its own body is being walked.
-    open: bool,
-    /// Whether its body names it.
-    recursive: bool,
-}
-
 /// The refusal of a clause.
 pub(super) fn refused<T>(what: &str) -> Result<T, SqlError> {
     Err(SqlError::new(format!("{what} is not allowed")))
 }
 
 /// Refuses a clause that is there.
-fn absent<T>(clause: &Option<T>, what: &str) -> Result<(), SqlError> {
+pub(super) fn absent<T>(clause: &Option<T>, what: &str) -> Result<(), SqlError> {
     if clause.is_some() {
         refused(what)
     } else {
@@ -70,11 +61,6 @@ pub(super) fn empty<T>(list: &[T], what: &str) -> Result<(), SqlError> {
     } else {
         refused(what)
     }
-}
-
-/// A name as an identifier in the result.
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 impl<'a> Walk<'a> {
@@ -122,6 +108,12 @@ impl<'a> Walk<'a> {
 
     pub(super) fn edit(&mut self, span: sqlparser::tokenizer::Span, text: String) {
         self.edits.push(Edit { span, text });
+    }
+
+    /// Writes something else where the text has this name.
+    pub(super) fn replace(&mut self, name: &Ident, text: String) {
+        self.replaced.push(name.clone());
+        self.edit(name.span, text);
     }
 
     pub(super) fn query(&mut self, query: &QueryNode) -> Result<(), SqlError> {
@@ -172,115 +164,6 @@ impl<'a> Walk<'a> {
         }
         self.scopes.truncate(scopes);
         Ok(())
-    }
-
-    /// Without RECURSIVE a common table is seen by those after it, and not by itself.
-    fn with(&mut self, with: &With) -> Result<(), SqlError> {
-        let With {
-            with_token: _,
-            recursive,
-            cte_tables,
-        } = with;
-        self.scopes.push(Vec::new());
-        if *recursive {
-            for cte in cte_tables {
-                self.declare(cte)?;
-            }
-        }
-        for (at, cte) in cte_tables.iter().enumerate() {
-            let Cte {
-                alias: _,
-                query,
-                from,
-                materialized: _,
-                closing_paren_token: _,
-            } = cte;
-            absent(from, "FROM after a common table")?;
-            if *recursive {
-                self.set_open(at, true);
-                self.query(query)?;
-                self.set_open(at, false);
-                self.check_recursion(at, cte)?;
-            } else {
-                self.query(query)?;
-                self.declare(cte)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn declare(&mut self, cte: &Cte) -> Result<(), SqlError> {
-        let TableAlias {
-            explicit: _,
-            name,
-            columns,
-            at,
-        } = &cte.alias;
-        absent(at, "AT")?;
-        self.names.declare_qualifier(name)?;
-        for column in columns {
-            absent(&column.data_type, "the type of a column")?;
-            self.names.declare(&column.name)?;
-        }
-        let folded_name = folded(name);
-        let scope = self
-            .scopes
-            .last_mut()
-            .expect("the clause has just opened its scope");
-        if scope.iter().any(|table| table.name == folded_name) {
-            return Err(SqlError::new(format!(
-                "two common tables are called `{}`",
-                name.value
-            )));
-        }
-        let replacement = format!("\"_sync_common_{}\"", self.common_tables);
-        self.common_tables += 1;
-        scope.push(CommonTable {
-            name: folded_name,
-            replacement: replacement.clone(),
-            open: false,
-            recursive: false,
-        });
-        self.replaced.push(name.clone());
-        self.edit(name.span, replacement);
-        Ok(())
-    }
-
-    fn set_open(&mut self, at: usize, open: bool) {
-        let scope = self
-            .scopes
-            .last_mut()
-            .expect("the clause has its scope until its end");
-        scope[at].open = open;
-    }
-
-    /// A table that names itself must say after how many rows it ends.
-    fn check_recursion(&self, at: usize, cte: &Cte) -> Result<(), SqlError> {
-        let scope = self
-            .scopes
-            .last()
-            .expect("the clause has its scope until its end");
-        if !scope[at].recursive {
-            return Ok(());
-        }
-        let limit = match &cte.query.limit_clause {
-            Some(LimitClause::LimitOffset {
-                limit: Some(Expr::Value(limit)),
-                ..
-            }) => match &limit.value {
-                Value::Number(number, false) => number.parse::<u64>().ok(),
-                _ => None,
-            },
-            _ => None,
-        };
-        if limit.is_some_and(|limit| limit <= RECURSION_ROWS_MAX) {
-            return Ok(());
-        }
-        Err(SqlError::new(format!(
-            "the recursive common table `{}` needs a LIMIT of at most {RECURSION_ROWS_MAX} rows: a \
-             cycle in the rows would never end",
-            cte.alias.name.value
-        )))
     }
 
     fn body(&mut self, body: &SetExpr) -> Result<(), SqlError> {
@@ -382,13 +265,7 @@ impl<'a> Walk<'a> {
             .iter()
             .chain(having)
             .try_for_each(|expr| self.expr(expr))?;
-        match group_by {
-            GroupByExpr::All(_) => return refused("GROUP BY ALL"),
-            GroupByExpr::Expressions(exprs, modifiers) => {
-                empty(modifiers, "a modifier of GROUP BY")?;
-                self.exprs(exprs)?;
-            }
-        }
+        self.group_by(group_by)?;
         for NamedWindowDefinition(name, window) in named_window {
             names::check_reserved(name)?;
             match window {
@@ -397,6 +274,16 @@ impl<'a> Walk<'a> {
             }
         }
         Ok(())
+    }
+
+    fn group_by(&mut self, group_by: &GroupByExpr) -> Result<(), SqlError> {
+        match group_by {
+            GroupByExpr::All(_) => refused("GROUP BY ALL"),
+            GroupByExpr::Expressions(exprs, modifiers) => {
+                empty(modifiers, "a modifier of GROUP BY")?;
+                self.exprs(exprs)
+            }
+        }
     }
 
     fn select_item(&mut self, item: &SelectItem) -> Result<(), SqlError> {
@@ -519,94 +406,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Replaces one occurrence of a table.
-    fn table(&mut self, name: &ObjectName, alias: Option<&TableAlias>) -> Result<(), SqlError> {
-        let name = single(name)?;
-        let alias = alias.map(plain_alias).transpose()?;
-        let goes_by = alias.unwrap_or(name);
-        let mut text = match self.common_table(name) {
-            Some(replacement) => {
-                self.names.declare_qualifier(goes_by)?;
-                replacement
-            }
-            None => {
-                let index = self.find(name)?;
-                let schema = self.schema;
-                self.names.declare_table(goes_by, schema.table(index))?;
-                self.confined(index)?
-            }
-        };
-        if alias.is_none() {
-            text.push_str(" AS ");
-            text.push_str(&quoted(&name.value));
-        }
-        self.replaced.push(name.clone());
-        self.edit(name.span, text);
-        Ok(())
-    }
-
-    /// Replaces the table of `value IN table`, which is every row of its only column.
-    pub(super) fn table_of_values(&mut self, name: &ObjectName) -> Result<(), SqlError> {
-        let name = single(name)?;
-        let text = match self.common_table(name) {
-            Some(replacement) => format!("(SELECT * FROM {replacement})"),
-            None => {
-                let index = self.find(name)?;
-                self.confined(index)?
-            }
-        };
-        self.replaced.push(name.clone());
-        self.edit(name.span, text);
-        Ok(())
-    }
-
-    /// What stands for a common table in sight, if there is one of this name.
-    fn common_table(&mut self, name: &Ident) -> Option<String> {
-        let folded = folded(name);
-        let table = self
-            .scopes
-            .iter_mut()
-            .rev()
-            .find_map(|scope| scope.iter_mut().find(|table| table.name == folded))?;
-        table.recursive |= table.open;
-        Some(table.replacement.clone())
-    }
-
-    fn find(&self, name: &Ident) -> Result<TableIndex, SqlError> {
-        names::check_reserved(name)?;
-        let mut tables = self.schema.tables().iter();
-        tables
-            .position(|table| table.name.eq_ignore_ascii_case(&name.value))
-            .map(TableIndex)
-            .ok_or_else(|| {
-                SqlError::new(format!("there is no table `{}` in the schema", name.value))
-            })
-    }
-
-    /// A table's rows of one partition, in the columns that are offered.
-    fn confined(&mut self, index: TableIndex) -> Result<String, SqlError> {
-        let table = self.schema.table(index);
-        if !table.materialized {
-            return Err(SqlError::new(format!(
-                "table `{}` is not materialized: it has no columns in the database",
-                table.name
-            )));
-        }
-        let columns: Vec<String> = names::offered(table).map(quoted).collect();
-        if columns.is_empty() {
-            return Err(SqlError::new(format!(
-                "every column of table `{}` is encrypted by clients",
-                table.name
-            )));
-        }
-        self.tables.insert(index);
-        Ok(format!(
-            "(SELECT {} FROM {} WHERE _sync_partition = ?1)",
-            columns.join(", "),
-            quoted(&table.name)
-        ))
-    }
-
     fn order_by(&mut self, order_by: &OrderBy) -> Result<(), SqlError> {
         let OrderBy { kind, interpolate } = order_by;
         absent(interpolate, "INTERPOLATE")?;
@@ -648,7 +447,7 @@ pub(super) fn single(name: &ObjectName) -> Result<&Ident, SqlError> {
     }
 }
 
-fn plain_alias(alias: &TableAlias) -> Result<&Ident, SqlError> {
+pub(super) fn plain_alias(alias: &TableAlias) -> Result<&Ident, SqlError> {
     let TableAlias {
         explicit: _,
         name,

@@ -22,7 +22,11 @@ struct Dice<'a> {
 
 impl<'a> Dice<'a> {
     fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes: bytes.iter(), aliases: 0, shadows: false }
+        Self {
+            bytes: bytes.iter(),
+            aliases: 0,
+            shadows: false,
+        }
     }
 
     fn roll(&mut self, sides: u8) -> u8 {
@@ -43,7 +47,11 @@ impl<'a> Dice<'a> {
         let mut common = common.to_vec();
         let mut text = String::new();
         if depth > 0 && self.roll(4) == 3 {
-            text.push_str(if self.roll(2) == 1 { "WITH RECURSIVE " } else { "WITH " });
+            text.push_str(if self.roll(2) == 1 {
+                "WITH RECURSIVE "
+            } else {
+                "WITH "
+            });
             let count = 1 + self.roll(2);
             for at in 0..count {
                 if at > 0 {
@@ -57,7 +65,10 @@ impl<'a> Dice<'a> {
                     format!("c{}", self.alias())
                 };
                 if common.contains(&name) {
-                    text.push_str(&format!("x{} AS (SELECT 1 AS id, 2 AS title, 3 AS points)", self.alias()));
+                    text.push_str(&format!(
+                        "x{} AS (SELECT 1 AS id, 2 AS title, 3 AS points)",
+                        self.alias()
+                    ));
                     continue;
                 }
                 text.push_str(&format!("{name}(id, title, points) AS ({body})"));
@@ -118,7 +129,14 @@ impl<'a> Dice<'a> {
                 format!("{} AS {alias}", common[name])
             }
             _ => {
-                let name = self.pick(&["tasks", "projects", "\"tasks\"", "[projects]", "`tasks`", "TASKS"]);
+                let name = self.pick(&[
+                    "tasks",
+                    "projects",
+                    "\"tasks\"",
+                    "[projects]",
+                    "`tasks`",
+                    "TASKS",
+                ]);
                 format!("{name}{}{alias}", self.pick(&[" ", " AS ", "/**/AS/**/"]))
             }
         }
@@ -130,13 +148,18 @@ impl<'a> Dice<'a> {
         let number = self.roll(9);
         match self.roll(if depth > 0 { 10 } else { 5 }) {
             0 => format!("{table}.points > {number}"),
-            1 => format!("{table}.title LIKE '%{}%'", self.pick(&["o", "x''y", "b-", "_"])),
+            1 => format!(
+                "{table}.title LIKE '%{}%'",
+                self.pick(&["o", "x''y", "b-", "_"])
+            ),
             2 => format!("{table}.title <> :actor"),
             3 => format!("{table}.points IN ({number}, 1, 5)"),
             4 => format!("{table}.title IS NOT NULL"),
             5 => {
-                let (left, right) =
-                    (self.condition(depth - 1, seen, common), self.condition(depth - 1, seen, common));
+                let (left, right) = (
+                    self.condition(depth - 1, seen, common),
+                    self.condition(depth - 1, seen, common),
+                );
                 format!("({left} {} {right})", self.pick(&["AND", "OR"]))
             }
             6 => format!("NOT {}", self.condition(depth - 1, seen, common)),

@@ -2,7 +2,8 @@
 //!
 //! Names, columns, keys and indexes are those of the reference (§2.4), so that either server
 //! finds what the other wrote. We add `sync_row_scopes_by_row` where an older one lacks it, the
-//! scopes of a tombstone with an index by place, and `sync_client_failures`.
+//! scopes of a tombstone with an index by place, `sync_reactions_by_status`, and
+//! `sync_client_failures`.
 //!
 //! A table of short rows is created WITHOUT ROWID: one tree instead of two, and a page less in
 //! every commit. It is the same table to every statement, so an existing one stays as it is.
@@ -130,6 +131,11 @@ pub(crate) const TABLES: &[Table] = &[
                 "sync_reactions_dead_letter",
                 "CREATE INDEX sync_reactions_dead_letter ON sync_reactions \
                  (partition, status, available_at_ms, idempotency_key)",
+            ),
+            (
+                "sync_reactions_by_status",
+                "CREATE INDEX sync_reactions_by_status ON sync_reactions \
+                 (partition, status, idempotency_key)",
             ),
         ],
     },

@@ -23,6 +23,7 @@ mod infrastructure;
 mod layout;
 mod load;
 mod migrate;
+mod operator;
 mod partitions;
 #[cfg(test)]
 mod plans;

@@ -5,9 +5,9 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, MAIN_DB};
 use tidewater_model::{CommitSeq, HorizonSeq, LogEpoch, PartitionId};
-use tidewater_store::{Gate, StoreError};
+use tidewater_store::{Gate, StoreError, StoreErrorKind};
 
 use crate::{
     error::{corrupt, failed},
@@ -99,8 +99,19 @@ impl<'c> Session<'c> {
 
     /// Opens a write transaction.
     pub(crate) fn begin_write(&mut self, during: &'static str) -> Result<(), StoreError> {
-        let begun = self.queries.begin_write.execute(&[]);
-        begun.map(drop).map_err(failed(during))
+        self.queries
+            .begin_write
+            .execute(&[])
+            .map_err(failed(during))?;
+        // SQLite begins a transaction that cannot write, and says so at the first write.
+        let is_readonly = self.connection.is_readonly(MAIN_DB).map_err(failed(during));
+        if is_readonly? {
+            self.abandon();
+            let mut error = StoreError::new(StoreErrorKind::Unavailable, during);
+            error.detail = Some("the database cannot be written".to_owned());
+            return Err(error);
+        }
+        Ok(())
     }
 
     /// Makes the open transaction durable, or abandons it.

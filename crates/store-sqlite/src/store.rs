@@ -7,8 +7,8 @@ use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ClientRecord, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned,
-    PushKey, RetentionInputs, RowPage, RowScan, Store, StoreError, StoreErrorKind, StoredResult,
-    Window, WindowRequest, WriteLanes, WriteTxn,
+    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowPage, RowScan, Store, StoreError,
+    StoreErrorKind, StoredResult, TableScan, Window, WindowRequest, WriteLanes, WriteTxn,
 };
 
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     error::failed,
     home::Home,
     layout::CurrentLayout,
-    load, migrate, partitions, prune,
+    load, migrate, operator, partitions, prune,
     readers::Readers,
     scan, window,
     worker::{Seat, Worker},
@@ -180,6 +180,48 @@ impl Store for SqliteStore {
         self.readers
             .run(DURING, move |session| {
                 session.snapshot(DURING, |session| scan::scan_rows(session, &scan))
+            })
+            .await
+    }
+
+    async fn scan_table(&self, scan: TableScan) -> Result<RowPage, StoreError> {
+        const DURING: &str = "scan a table";
+        self.readers
+            .run(DURING, move |session| {
+                session.snapshot(DURING, |session| {
+                    operator::scan_table(session, &scan, DURING)
+                })
+            })
+            .await
+    }
+
+    async fn list_reactions(
+        &self,
+        partition: &PartitionId,
+        status: Option<ReactionStatus>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<ReactionRecord>, StoreError> {
+        let (partition, after) = (partition.clone(), after.map(str::to_owned));
+        self.readers
+            .run("list reactions", move |session| {
+                operator::list_reactions(session, &partition, status, after.as_deref(), limit)
+            })
+            .await
+    }
+
+    async fn prune_push_results(
+        &self,
+        partition: &PartitionId,
+        after: Option<&PushKey>,
+        recorded_before_ms: i64,
+        limit: usize,
+    ) -> Result<(Option<PushKey>, u64), StoreError> {
+        let (partition, after) = (partition.clone(), after.cloned());
+        self.writer
+            .run("prune outcomes", move |session| {
+                let after = after.as_ref();
+                operator::prune_push_results(session, &partition, after, recorded_before_ms, limit)
             })
             .await
     }

@@ -108,6 +108,21 @@ queries! {
     put_push_result "INSERT OR IGNORE INTO sync_push_results \
         (partition, client_id, client_commit_id, result) VALUES (?1, ?2, ?3, ?4)";
 
+    push_results "SELECT client_id, client_commit_id, result FROM sync_push_results \
+        WHERE partition = ?1 AND (client_id, client_commit_id) >= (?2, ?3) \
+        ORDER BY client_id, client_commit_id";
+    prune_push_result "DELETE FROM sync_push_results \
+        WHERE partition = ?1 AND client_id = ?2 AND client_commit_id = ?3";
+
+    reactions "SELECT idempotency_key, type, version, payload, source_client_id, \
+        source_client_commit_id, source_commit_seq, created_at_ms, available_at_ms, status, \
+        attempts, max_attempts FROM sync_reactions \
+        WHERE partition = ?1 AND idempotency_key >= ?2 ORDER BY idempotency_key LIMIT ?3";
+    reactions_of_status "SELECT idempotency_key, type, version, payload, source_client_id, \
+        source_client_commit_id, source_commit_seq, created_at_ms, available_at_ms, status, \
+        attempts, max_attempts FROM sync_reactions INDEXED BY sync_reactions_by_status \
+        WHERE partition = ?1 AND status = ?4 AND idempotency_key >= ?2 \
+        ORDER BY idempotency_key LIMIT ?3";
     put_reaction "INSERT OR IGNORE INTO sync_reactions (partition, idempotency_key, type, \
         version, payload, source_client_id, source_client_commit_id, source_commit_seq, \
         created_at_ms, available_at_ms, status, attempts, max_attempts) \

@@ -11,52 +11,52 @@ use tidewater_store::{
 use tidewater_store_sqlite::{SqliteConfig, SqliteStore};
 
 /// A directory with a database file that need not exist yet.
-pub struct Files {
+pub(crate) struct Files {
     directory: TempDir,
 }
 
 impl Files {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             directory: tempfile::tempdir().unwrap(),
         }
     }
 
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.directory.path().join("database")
     }
 
-    pub fn config(&self) -> SqliteConfig {
+    pub(crate) fn config(&self) -> SqliteConfig {
         SqliteConfig::file(self.path())
     }
 
-    pub fn open(&self) -> SqliteStore {
+    pub(crate) fn open(&self) -> SqliteStore {
         SqliteStore::open(self.config()).unwrap()
     }
 
     /// A connection of somebody who does not know the store.
-    pub fn outside(&self) -> Connection {
+    pub(crate) fn outside(&self) -> Connection {
         Connection::open(self.path()).unwrap()
     }
 
-    pub fn execute(&self, sql: &str) {
+    pub(crate) fn execute(&self, sql: &str) {
         self.outside().execute_batch(sql).unwrap();
     }
 
-    pub fn texts(&self, sql: &str) -> Vec<String> {
+    pub(crate) fn texts(&self, sql: &str) -> Vec<String> {
         let connection = self.outside();
         let mut statement = connection.prepare(sql).unwrap();
         let rows = statement.query_map([], |row| row.get(0)).unwrap();
         rows.map(Result::unwrap).collect()
     }
 
-    pub fn number(&self, sql: &str) -> i64 {
+    pub(crate) fn number(&self, sql: &str) -> i64 {
         self.outside().query_row(sql, [], |row| row.get(0)).unwrap()
     }
 }
 
 /// Commits drafts of the partition `p` in one transaction.
-pub async fn commit(
+pub(crate) async fn commit(
     store: &dyn Store,
     drafts: impl IntoIterator<Item = Draft>,
 ) -> Result<Finished, StoreError> {
@@ -70,7 +70,7 @@ pub async fn commit(
 }
 
 /// Commits drafts that break nothing.
-pub async fn write(store: &dyn Store, drafts: impl IntoIterator<Item = Draft>) {
+pub(crate) async fn write(store: &dyn Store, drafts: impl IntoIterator<Item = Draft>) {
     let finished = commit(store, drafts).await.unwrap();
     assert!(matches!(finished, Finished::Committed));
 }

@@ -4,8 +4,8 @@
 //! leaves the backup as it was, so it can be restored again. The functions here block.
 
 use std::{
-    collections::BTreeMap,
     fs,
+    num::NonZeroUsize,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -13,7 +13,6 @@ use std::{
 use anyhow::{Context, Result};
 use rusqlite::{Connection, OpenFlags, backup};
 use serde::Deserialize;
-use tidewater_model::{PartitionId, StoredScopes};
 use tidewater_store::{MemoryStore, Store};
 use tidewater_store_sqlite::{SqliteConfig, SqliteStore};
 
@@ -123,38 +122,22 @@ impl Database {
         }
         Ok(())
     }
-
-    /// The scope values of rows that are there already, by table.
-    pub(crate) fn stored_scopes(
-        &self,
-        partition: &PartitionId,
-    ) -> Result<BTreeMap<String, Vec<StoredScopes>>> {
-        let mut found: BTreeMap<String, Vec<StoredScopes>> = BTreeMap::new();
-        let Self::Sqlite(file) = self else {
-            return Ok(found);
-        };
-        let connection = open_beside(&file.folder.database())?;
-        let mut statement = connection
-            .prepare("SELECT DISTINCT tbl, var, value FROM sync_row_scopes WHERE partition = ?")?;
-        let mut rows = statement.query([partition.as_str()])?;
-        while let Some(row) = rows.next()? {
-            let scopes = StoredScopes::new(vec![(row.get(1)?, row.get(2)?)]);
-            let scopes = scopes.context("one variable is named once")?;
-            found.entry(row.get(0)?).or_default().push(scopes);
-        }
-        Ok(found)
-    }
 }
 
 impl SqliteFile {
     fn open(folder: Arc<Folder>) -> Result<Self> {
-        let store = SqliteStore::open(SqliteConfig::file(folder.database()))?;
+        let mut config = SqliteConfig::file(folder.database());
+        config.readers = READERS;
+        let store = SqliteStore::open(config)?;
         Ok(Self {
             store: Arc::new(store),
             folder,
         })
     }
 }
+
+/// Threads that read: there can be hundreds of instances.
+const READERS: NonZeroUsize = NonZeroUsize::new(2).expect("two is not zero");
 
 /// A second connection beside that of a store, for reading.
 fn open_beside(path: &Path) -> Result<Connection> {

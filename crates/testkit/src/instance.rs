@@ -16,7 +16,7 @@ use tidewater_model::{CommitSeq, HorizonSeq, LogEpoch, PartitionId, limits};
 use tidewater_objects::MemorySegments;
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_server::{Server, router};
-use tidewater_store::{PartitionRecord, RowRef, RowScan};
+use tidewater_store::{PartitionRecord, RowRef, TableScan};
 use tidewater_wire::row::decode_row;
 use tokio::sync::RwLock;
 use tower::ServiceExt;
@@ -103,7 +103,6 @@ impl Instance {
         let live = surroundings
             .open(Arc::new(Mutex::new(database)), schema)
             .await?;
-        surroundings.learn(&live).await?;
         Ok(Arc::new(Self {
             surroundings,
             live: RwLock::new(live),
@@ -185,21 +184,16 @@ impl Instance {
             .schema
             .find(table)
             .with_context(|| format!("no table {table}"))?;
-        let name = &live.schema.table(table).name;
-        let Some(filter) = self.surroundings.probe.every_row(name) else {
-            return Ok(Vec::new());
-        };
-        let mut scan = RowScan {
+        let mut scan = TableScan {
             partition: self.partition().clone(),
             table,
-            filter,
             after: None,
             rows_max: ROWS_PER_PAGE,
             bytes_max: usize::MAX,
         };
         let mut rows = Vec::new();
         loop {
-            let page = live.engine.store().scan_rows(scan.clone()).await?;
+            let page = live.engine.store().scan_table(scan.clone()).await?;
             for row in page.rows() {
                 rows.push(live.view(table, row)?);
             }
@@ -269,27 +263,11 @@ impl Instance {
 }
 
 impl Surroundings {
-    /// Learns which scopes there are in a database that an earlier process wrote.
-    async fn learn(&self, live: &Live) -> Result<()> {
-        let (database, partition) = (Arc::clone(&live.database), self.partition.clone());
-        let stored = blocking(move || database.lock().stored_scopes(&partition)).await?;
-        for (table, scopes) in stored {
-            scopes
-                .iter()
-                .for_each(|scopes| self.probe.learn(&table, scopes));
-        }
-        Ok(())
-    }
-
     async fn open(&self, database: Arc<Mutex<Database>>, schema: Arc<Schema>) -> Result<Live> {
         let resolver: Arc<SwitchResolver> = Arc::clone(&self.resolver);
         let clock: Arc<VirtualClock> = Arc::clone(&self.clock);
         let ids: Arc<SeededIds> = Arc::clone(&self.ids);
-        let store = ProbedStore::new(
-            database.lock().store(),
-            Arc::clone(&schema),
-            Arc::clone(&self.probe),
-        );
+        let store = ProbedStore::new(database.lock().store(), Arc::clone(&self.probe));
         let engine = Engine::open(EngineParts {
             store: Arc::new(store),
             schema: Arc::clone(&schema),

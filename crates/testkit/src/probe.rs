@@ -1,82 +1,38 @@
-//! A store that a test looks through, and can make lie once.
+//! A store that a test can make lie once.
 //!
-//! It forwards everything. On the way it notes which scope values were written, because storage
-//! only ever reads rows by scope and a test wants all of them; and it can answer the next
-//! recorded outcome as unreadable, as a damaged record would be (§2.3). Product code has no hook
-//! for either.
+//! It forwards everything, and it can answer the next recorded outcome as unreadable, as a
+//! damaged record would be (§2.3). Product code has no hook for that.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use async_trait::async_trait;
 use bytestring::ByteString;
-use parking_lot::Mutex;
-use tidewater_model::{
-    ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId, ScopeFilter, ScopeValues, StoredScopes,
-};
+use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
-    ActivityBatch, ChangeKind, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite,
-    Finished, IndexScan, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
+    ActivityBatch, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite, Finished,
+    IndexScan, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
     ReactionRecord, ReactionStatus, RetentionInputs, RowPage, RowScan, SqlQuery, SqlValue, Store,
     StoreError, StoredResult, StoredRow, TableScan, Violation, Window, WindowRequest, WriteLanes,
     WriteTxn,
 };
 
-/// What the probe knows and does, kept across the stores it is put in front of.
+/// The lie, kept across the stores it is told in.
 #[derive(Debug, Default)]
-pub(crate) struct Probe {
-    blind: AtomicBool,
-    /// Per table, per variable: every value ever written.
-    scopes: Mutex<BTreeMap<String, BTreeMap<String, BTreeSet<String>>>>,
-}
+pub(crate) struct Probe(AtomicBool);
 
 impl Probe {
     /// The next recorded outcome that is found will be unreadable.
     pub(crate) fn blind_next_outcome(&self) {
-        self.blind.store(true, Ordering::Relaxed);
-    }
-
-    /// A filter that every row of the table passes; `None` when none was ever written.
-    pub(crate) fn every_row(&self, table: &str) -> Option<ScopeFilter> {
-        let scopes = self.scopes.lock();
-        // One variable is enough: every row has a value for each.
-        let (variable, values) = scopes.get(table)?.first_key_value()?;
-        ScopeFilter::new(vec![ScopeValues {
-            variable: variable.clone(),
-            values: values.iter().cloned().collect(),
-        }])
-    }
-
-    /// Notes scope values that were written elsewhere: before this process began.
-    pub(crate) fn learn(&self, table: &str, scopes: &StoredScopes) {
-        let mut all = self.scopes.lock();
-        let known = all.entry(table.to_owned()).or_default();
-        for (variable, value) in scopes.iter() {
-            let values = known.entry(variable.to_owned()).or_default();
-            if !values.contains(value) {
-                values.insert(value.to_owned());
-            }
-        }
-    }
-
-    fn see(&self, schema: &Schema, commits: &[Arc<CommitWrite>]) {
-        let applied = commits.iter().filter_map(|commit| commit.applied.as_ref());
-        for change in applied.flat_map(|applied| &applied.changes) {
-            if let ChangeKind::Upsert { row, .. } = &change.kind {
-                self.learn(&schema.table(change.table).name, &row.scopes);
-            }
-        }
+        self.0.store(true, Ordering::Relaxed);
     }
 
     fn look(&self, found: Option<StoredResult>) -> Option<StoredResult> {
         let found = found?;
-        if self.blind.swap(false, Ordering::Relaxed) {
+        if self.0.swap(false, Ordering::Relaxed) {
             return Some(StoredResult::Unreadable);
         }
         Some(found)
@@ -93,18 +49,13 @@ impl Probe {
 /// A store with a probe in front of it.
 pub(crate) struct ProbedStore {
     inner: Arc<dyn Store>,
-    schema: Arc<Schema>,
     probe: Arc<Probe>,
 }
 
 impl ProbedStore {
-    /// Puts `probe` in front of `inner`, which is about to be prepared for `schema`.
-    pub(crate) fn new(inner: Arc<dyn Store>, schema: Arc<Schema>, probe: Arc<Probe>) -> Self {
-        Self {
-            inner,
-            schema,
-            probe,
-        }
+    /// Puts `probe` in front of `inner`.
+    pub(crate) fn new(inner: Arc<dyn Store>, probe: Arc<Probe>) -> Self {
+        Self { inner, probe }
     }
 }
 
@@ -248,7 +199,6 @@ impl Store for ProbedStore {
         let (inner, loaded) = self.inner.begin_write(wanted).await?;
         let txn = ProbedTxn {
             inner,
-            schema: Arc::clone(&self.schema),
             probe: Arc::clone(&self.probe),
         };
         Ok((Box::new(txn), self.probe.look_all(loaded)))
@@ -261,7 +211,6 @@ impl Store for ProbedStore {
 
 struct ProbedTxn {
     inner: Box<dyn WriteTxn>,
-    schema: Arc<Schema>,
     probe: Arc<Probe>,
 }
 
@@ -277,7 +226,6 @@ impl WriteTxn for ProbedTxn {
         &mut self,
         commits: Vec<Arc<CommitWrite>>,
     ) -> Result<Option<Violation>, StoreError> {
-        self.probe.see(&self.schema, &commits);
         self.inner.apply(commits).await
     }
 
@@ -319,21 +267,11 @@ impl WriteTxn for ProbedTxn {
         self: Box<Self>,
         commits: Vec<Arc<CommitWrite>>,
     ) -> Result<Finished, StoreError> {
-        let Self {
-            inner,
-            schema,
-            probe,
-        } = *self;
-        probe.see(&schema, &commits);
+        let Self { inner, probe } = *self;
         Ok(match inner.finish(commits).await? {
             Finished::Committed => Finished::Committed,
             Finished::Violated(inner, violation) => {
-                let txn = Self {
-                    inner,
-                    schema,
-                    probe,
-                };
-                Finished::Violated(Box::new(txn), violation)
+                Finished::Violated(Box::new(Self { inner, probe }), violation)
             }
         })
     }

@@ -22,22 +22,22 @@ use syncular_client::{
 
 /// A to-do list in the terminal.
 #[derive(Debug, Parser)]
-struct Options {
+pub(crate) struct Options {
     /// Who you are: alice or bob.
     #[arg(long)]
-    name: String,
+    pub(crate) name: String,
     /// The server.
     #[arg(long, default_value = "http://127.0.0.1:8787")]
-    server: String,
+    pub(crate) server: String,
     /// The list.
     #[arg(long, default_value = "home")]
-    list: String,
+    pub(crate) list: String,
     /// The folder of the replica; without one, the system's temporary folder.
     #[arg(long)]
-    data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
     /// Start offline.
     #[arg(long)]
-    offline: bool,
+    pub(crate) offline: bool,
 }
 
 const HELP: &str = "list, add TEXT, done N, rm N, offline, online, sync, quit";
@@ -69,7 +69,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// The list, as this device has it.
-struct TodoList {
+pub(crate) struct TodoList {
     client: SyncClient,
     transport: HostTransport,
     name: String,
@@ -81,18 +81,18 @@ struct TodoList {
 }
 
 #[derive(Clone, PartialEq)]
-struct Todo {
+pub(crate) struct Todo {
     id: String,
-    title: String,
-    is_done: bool,
+    pub(crate) title: String,
+    pub(crate) is_done: bool,
     added_by: String,
     added_at_ms: i64,
     /// Changed here, and not heard of from the server yet.
-    is_waiting: bool,
+    pub(crate) is_waiting: bool,
 }
 
 impl TodoList {
-    fn open(options: &Options) -> anyhow::Result<Self> {
+    pub(crate) fn open(options: &Options) -> anyhow::Result<Self> {
         let folder = options.data.clone().unwrap_or_else(std::env::temp_dir);
         std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
         let file = folder.join(format!("tidewater-todo-{}.db", options.name));
@@ -124,7 +124,7 @@ impl TodoList {
         })
     }
 
-    fn obey(&mut self, line: &str) -> anyhow::Result<()> {
+    pub(crate) fn obey(&mut self, line: &str) -> anyhow::Result<()> {
         let (command, rest) = line
             .trim()
             .split_once(' ')
@@ -261,7 +261,7 @@ impl TodoList {
         todo.with_context(|| format!("there is no number {index}"))
     }
 
-    fn todos(&self) -> anyhow::Result<Vec<Todo>> {
+    pub(crate) fn todos(&self) -> anyhow::Result<Vec<Todo>> {
         let text = |row: &Map<String, Value>, column: &str| {
             row.get(column)
                 .and_then(Value::as_str)

@@ -1,6 +1,6 @@
 //! Logs, and the last words of a program that failed. Both go to standard error.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use anyhow::Context as _;
 use tracing_subscriber::{EnvFilter, fmt};
@@ -11,7 +11,10 @@ use crate::config::{LogConfig, LogFormat};
 pub(crate) fn start(config: &LogConfig) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&config.filter)
         .with_context(|| format!("log.filter: {:?} is not a filter", config.filter))?;
-    let builder = fmt().with_env_filter(filter).with_writer(io::stderr);
+    let builder = fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr);
     let started = match config.format {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),

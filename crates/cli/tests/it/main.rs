@@ -1,0 +1,8 @@
+//! The binary as its users have it: commands, exit codes, a server that is told to stop.
+
+// Tells clippy that helpers outside of test functions are tests, too.
+#![cfg(test)]
+
+mod commands;
+mod process;
+mod sample;

@@ -1,3 +1,5 @@
+//! What a configuration file may say, and how a mistake in it is told.
+
 use super::*;
 
 fn load(text: &str, variables: &[(&str, &str)]) -> anyhow::Result<Config> {

@@ -1,3 +1,5 @@
+//! Who is believed, and who is not.
+
 use http::{HeaderName, HeaderValue, header};
 use serde_json::{Map, json};
 

@@ -1,3 +1,5 @@
+//! What is negotiated, and that what arrives is what was sent.
+
 use std::io::Read as _;
 
 use futures_util::stream;

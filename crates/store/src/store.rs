@@ -8,8 +8,8 @@ use tidewater_schema::{Schema, TableIndex};
 
 use crate::{
     ActivityBatch, ClientRecord, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned,
-    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowPage, RowScan, StorageCode,
-    StoreError, StoredResult, TableScan, Window, WindowRequest, WriteTxn,
+    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowPage, RowScan, StoreError,
+    StoredResult, TableScan, Window, WindowRequest, WriteTxn,
 };
 
 /// Whose writers wait for one another.
@@ -76,14 +76,7 @@ pub trait Store: Send + Sync + 'static {
     async fn scan_rows(&self, scan: RowScan) -> Result<RowPage, StoreError>;
 
     /// A page of all current rows of a table, by bytewise row id. See [`TableScan`].
-    async fn scan_table(&self, scan: TableScan) -> Result<RowPage, StoreError> {
-        let _ = scan;
-        Err(StoreError::refused(
-            StorageCode::QueryUnsupported,
-            "scan a table",
-            "not built yet",
-        ))
-    }
+    async fn scan_table(&self, scan: TableScan) -> Result<RowPage, StoreError>;
 
     /// Up to `limit` reactions of a partition after the given key, by bytewise idempotency key;
     /// only those with this status, if one is given.
@@ -93,32 +86,19 @@ pub trait Store: Send + Sync + 'static {
         status: Option<ReactionStatus>,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<ReactionRecord>, StoreError> {
-        let _ = (partition, status, after, limit);
-        Err(StoreError::refused(
-            StorageCode::QueryUnsupported,
-            "list reactions",
-            "not built yet",
-        ))
-    }
+    ) -> Result<Vec<ReactionRecord>, StoreError>;
 
     /// Looks at up to `limit` recorded outcomes of a partition after the given key and deletes
-    /// those recorded before `recorded_before_ms`. An outcome without a time is kept. Returns
-    /// the last key looked at, if there may be more, and how many were deleted.
+    /// those recorded before `recorded_before_ms`. One without a time is kept, and so is one that
+    /// is unreadable. Returns the last key looked at, if there may be more, and how many were
+    /// deleted. May look at fewer than `limit`, but at one at least if there is one.
     async fn prune_push_results(
         &self,
         partition: &PartitionId,
         after: Option<&PushKey>,
         recorded_before_ms: i64,
         limit: usize,
-    ) -> Result<(Option<PushKey>, u64), StoreError> {
-        let _ = (partition, after, recorded_before_ms, limit);
-        Err(StoreError::refused(
-            StorageCode::QueryUnsupported,
-            "prune outcomes",
-            "not built yet",
-        ))
-    }
+    ) -> Result<(Option<PushKey>, u64), StoreError>;
 
     /// The newest commit with a change to `table` that carries one of `values` for `variable`,
     /// among those not pruned.

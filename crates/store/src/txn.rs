@@ -8,8 +8,8 @@ use tidewater_model::PartitionId;
 
 use crate::{
     ChangeWrite, Child, ChildQuestion, ClientKey, ClientRecord, CommitWrite, Gate, IndexScan,
-    PushKey, RowKey, RowPage, RowScan, SqlQuery, SqlValue, StorageCode, StoreError, StoredResult,
-    StoredRow, Tombstone,
+    PushKey, RowKey, RowPage, RowScan, SqlQuery, SqlValue, StoreError, StoredResult, StoredRow,
+    Tombstone,
 };
 
 /// What to read inside a write transaction, all at once.
@@ -90,69 +90,32 @@ pub trait WriteTxn: Send {
         &mut self,
         partition: &PartitionId,
         changes: Vec<ChangeWrite>,
-    ) -> Result<Option<i32>, StoreError> {
-        let _ = (partition, changes);
-        Err(StoreError::refused(
-            StorageCode::QueryUnsupported,
-            "stage",
-            "not built yet",
-        ))
-    }
+    ) -> Result<Option<i32>, StoreError>;
 
     /// Takes back everything staged. Without anything staged it does nothing. Applying and
     /// finishing take it back as well.
-    async fn unstage(&mut self) -> Result<(), StoreError> {
-        Ok(())
-    }
+    async fn unstage(&mut self) -> Result<(), StoreError>;
 
     /// A page of rows as [`Store::scan_rows`](crate::Store::scan_rows) reads it, from this
     /// transaction's own state.
-    async fn scan_rows(&mut self, scan: RowScan) -> Result<RowPage, StoreError> {
-        let _ = scan;
-        Err(StoreError::refused(
-            StorageCode::QueryUnsupported,
-            "scan rows",
-            "not built yet",
-        ))
-    }
+    async fn scan_rows(&mut self, scan: RowScan) -> Result<RowPage, StoreError>;
 
     /// Rows with exactly the given values in a declared index, by bytewise row id.
     async fn scan_index(
         &mut self,
         scan: IndexScan,
-    ) -> Result<Vec<(ByteString, StoredRow)>, StoreError> {
-        let _ = scan;
-        Err(StoreError::refused(
-            StorageCode::QueryUnsupported,
-            "scan an index",
-            "not built yet",
-        ))
-    }
+    ) -> Result<Vec<(ByteString, StoredRow)>, StoreError>;
 
     /// Rows that name one of these parents in one reference column, per question: by parent in
     /// the order asked, then by bytewise row id, at most so many over all parents.
     async fn load_children(
         &mut self,
         questions: Vec<ChildQuestion>,
-    ) -> Result<Vec<Vec<Child>>, StoreError> {
-        let _ = questions;
-        Err(StoreError::refused(
-            StorageCode::QueryUnsupported,
-            "load children",
-            "not built yet",
-        ))
-    }
+    ) -> Result<Vec<Vec<Child>>, StoreError>;
 
     /// The rows of a query. Its text is the caller's responsibility: it names tables and binds
     /// values as [`SqlQuery`] says. Fails with `query_unsupported` on a store without SQL.
-    async fn query(&mut self, query: SqlQuery) -> Result<Vec<Vec<SqlValue>>, StoreError> {
-        let _ = query;
-        Err(StoreError::refused(
-            StorageCode::QueryUnsupported,
-            "query",
-            "not built yet",
-        ))
-    }
+    async fn query(&mut self, query: SqlQuery) -> Result<Vec<Vec<SqlValue>>, StoreError>;
 
     /// Applies commits as [`WriteTxn::apply`] does and, if all of them were applied, makes
     /// everything written so far durable and visible, at once. With no commits it only does

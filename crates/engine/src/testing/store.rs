@@ -14,8 +14,9 @@ use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ClientRecord, LoadRequest, Loaded, MemoryStore, PartitionRecord, PartitionTouch,
-    Pruned, PushKey, RetentionInputs, RowPage, RowScan, Store, StoreError, StoreErrorKind,
-    StoredResult, Window, WindowRequest, WriteLanes, WriteTxn,
+    Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowPage, RowScan, Store,
+    StoreError, StoreErrorKind, StoredResult, TableScan, Window, WindowRequest, WriteLanes,
+    WriteTxn,
 };
 
 type Act = Box<dyn FnOnce(MemoryStore) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
@@ -139,6 +140,35 @@ impl Store for ProbedStore {
     async fn scan_rows(&self, scan: RowScan) -> Result<RowPage, StoreError> {
         self.read().await;
         self.inner.scan_rows(scan).await
+    }
+
+    async fn scan_table(&self, scan: TableScan) -> Result<RowPage, StoreError> {
+        self.inner.scan_table(scan).await
+    }
+
+    async fn list_reactions(
+        &self,
+        partition: &PartitionId,
+        status: Option<ReactionStatus>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<ReactionRecord>, StoreError> {
+        self.inner
+            .list_reactions(partition, status, after, limit)
+            .await
+    }
+
+    async fn prune_push_results(
+        &self,
+        partition: &PartitionId,
+        after: Option<&PushKey>,
+        recorded_before_ms: i64,
+        limit: usize,
+    ) -> Result<(Option<PushKey>, u64), StoreError> {
+        self.upkeep()?;
+        self.inner
+            .prune_push_results(partition, after, recorded_before_ms, limit)
+            .await
     }
 
     async fn newest_change(

@@ -20,6 +20,7 @@ mod constraints;
 pub mod fixtures;
 pub mod history;
 mod log;
+mod operator;
 mod outcomes;
 mod preparing;
 mod registry;
@@ -367,6 +368,24 @@ macro_rules! for_each_conformance_case {
                 pruning_under_another_epoch_is_refused
                 pruning_an_unregistered_partition_is_refused
                 pruning_is_done_or_not_done
+            }
+            operator {
+                a_table_is_read_whole_whatever_its_scopes
+                pages_of_a_table_are_all_its_rows
+                a_page_of_a_table_ends_like_any_page
+                a_table_of_an_unknown_partition_is_empty
+                a_reaction_is_pending_from_its_commit_on
+                the_first_reaction_recorded_under_a_key_stays
+                an_abandoned_commit_leaves_no_reaction
+                reactions_are_listed_by_bytewise_key_in_pages
+                reactions_are_listed_by_their_status
+                outcomes_recorded_before_a_time_are_deleted
+                an_outcome_without_a_time_is_kept
+                a_damaged_outcome_is_not_pruned
+                outcomes_are_pruned_in_pages
+                outcomes_of_another_partition_are_kept
+                a_pruned_outcome_may_be_recorded_again
+                pruning_outcomes_is_done_or_not_done
             }
             preparing {
                 preparing_again_changes_nothing

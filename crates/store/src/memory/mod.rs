@@ -13,6 +13,7 @@
 
 mod index;
 mod migrate;
+mod operator;
 mod reads;
 mod state;
 mod txn;
@@ -32,8 +33,9 @@ use self::{
 };
 use crate::{
     ActivityBatch, ClientRecord, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned,
-    PushKey, RetentionInputs, RowKey, RowPage, RowScan, StorageCode, Store, StoreError,
-    StoredResult, Window, WindowRequest, WriteLanes, WriteTxn,
+    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan,
+    StorageCode, Store, StoreError, StoredResult, TableScan, Window, WindowRequest, WriteLanes,
+    WriteTxn,
 };
 
 /// A database in memory. A clone is another handle to the same one.
@@ -222,6 +224,35 @@ impl Store for MemoryStore {
 
     async fn scan_rows(&self, scan: RowScan) -> Result<RowPage, StoreError> {
         Ok(self.shared.snapshot().scan_rows(&scan))
+    }
+
+    async fn scan_table(&self, scan: TableScan) -> Result<RowPage, StoreError> {
+        Ok(self.shared.snapshot().scan_table(&scan))
+    }
+
+    async fn list_reactions(
+        &self,
+        partition: &PartitionId,
+        status: Option<ReactionStatus>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<ReactionRecord>, StoreError> {
+        Ok(self
+            .shared
+            .snapshot()
+            .list_reactions(partition, status, after, limit))
+    }
+
+    async fn prune_push_results(
+        &self,
+        partition: &PartitionId,
+        after: Option<&PushKey>,
+        recorded_before_ms: i64,
+        limit: usize,
+    ) -> Result<(Option<PushKey>, u64), StoreError> {
+        Ok(self
+            .write(|state| state.prune_push_results(partition, after, recorded_before_ms, limit))
+            .await)
     }
 
     async fn newest_change(

@@ -18,8 +18,8 @@ use super::{
     values::{RowFault, ValueIndexes},
 };
 use crate::{
-    ActivityBatch, ClientRecord, Gate, PartitionRecord, Pruned, PushKey, StoreError, StoredResult,
-    StoredRow, Tombstone,
+    ActivityBatch, ClientRecord, Gate, PartitionRecord, Pruned, PushKey, ReactionRecord,
+    StoreError, StoredResult, StoredRow, Tombstone,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -38,6 +38,7 @@ pub(super) struct Partition {
     pub(super) commits: OrdMap<CommitSeq, Arc<LogCommit>>,
     pub(super) results: OrdMap<(ClientId, ByteString), Arc<StoredResult>>,
     pub(super) clients: OrdMap<ClientId, Arc<ClientRecord>>,
+    pub(super) reactions: OrdMap<String, Arc<ReactionRecord>>,
 }
 
 #[derive(Clone, Debug)]

@@ -292,6 +292,7 @@ fn append_commit(
         };
         table.tombstones.insert(row_id.clone(), Arc::new(tombstone));
     }
+    partition.put_reactions(&write.key, applied);
     let commit = LogCommit {
         created_at_ms: applied.created_at_ms,
         actor: write.actor.clone(),

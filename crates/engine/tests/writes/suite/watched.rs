@@ -16,8 +16,9 @@ use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite, Finished,
     IndexScan, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
-    RetentionInputs, RowPage, RowScan, SqlQuery, SqlValue, Store, StoreError, StoreErrorKind,
-    StoredResult, StoredRow, Violation, Window, WindowRequest, WriteLanes, WriteTxn,
+    ReactionRecord, ReactionStatus, RetentionInputs, RowPage, RowScan, SqlQuery, SqlValue, Store,
+    StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Violation, Window,
+    WindowRequest, WriteLanes, WriteTxn,
 };
 use tokio::sync::Notify;
 
@@ -190,6 +191,34 @@ impl Store for WatchedStore {
 
     async fn scan_rows(&self, scan: RowScan) -> Result<RowPage, StoreError> {
         self.inner.scan_rows(scan).await
+    }
+
+    async fn scan_table(&self, scan: TableScan) -> Result<RowPage, StoreError> {
+        self.inner.scan_table(scan).await
+    }
+
+    async fn list_reactions(
+        &self,
+        partition: &PartitionId,
+        status: Option<ReactionStatus>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<ReactionRecord>, StoreError> {
+        self.inner
+            .list_reactions(partition, status, after, limit)
+            .await
+    }
+
+    async fn prune_push_results(
+        &self,
+        partition: &PartitionId,
+        after: Option<&PushKey>,
+        recorded_before_ms: i64,
+        limit: usize,
+    ) -> Result<(Option<PushKey>, u64), StoreError> {
+        self.inner
+            .prune_push_results(partition, after, recorded_before_ms, limit)
+            .await
     }
 
     async fn newest_change(

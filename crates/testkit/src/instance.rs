@@ -58,6 +58,7 @@ struct Surroundings {
     resolver: Arc<SwitchResolver>,
     segments: Arc<MemorySegments>,
     probe: Arc<Probe>,
+    hooks: Hooks,
 }
 
 /// What a restart replaces.
@@ -80,11 +81,29 @@ impl Instance {
         Self::create(spec, kind, None).await
     }
 
+    /// Makes a server on an empty database, for a host that brings validators.
+    pub async fn open_with_hooks(
+        spec: &InstanceSpec,
+        kind: StoreKind,
+        hooks: Hooks,
+    ) -> Result<Arc<Self>> {
+        Self::build(spec, kind, None, hooks).await
+    }
+
     /// Makes a server on an empty database, or on the one in `folder`.
     pub(crate) async fn create(
         spec: &InstanceSpec,
         kind: StoreKind,
         folder: Option<PathBuf>,
+    ) -> Result<Arc<Self>> {
+        Self::build(spec, kind, folder, Hooks::default()).await
+    }
+
+    async fn build(
+        spec: &InstanceSpec,
+        kind: StoreKind,
+        folder: Option<PathBuf>,
+        hooks: Hooks,
     ) -> Result<Arc<Self>> {
         spec.check()?;
         let schema = compile(&spec.schema)?;
@@ -98,6 +117,7 @@ impl Instance {
             resolver: Arc::default(),
             segments: Arc::new(MemorySegments::new(SEGMENT_BYTES_MAX, lifetime_ms)),
             probe: Arc::default(),
+            hooks,
         };
         let database = blocking(move || Database::open(kind, folder)).await?;
         let live = surroundings
@@ -275,7 +295,7 @@ impl Surroundings {
             resolver,
             clock,
             ids,
-            hooks: Hooks::default(),
+            hooks: self.hooks.clone(),
             config: self.limits.engine(),
         })
         .await?;

@@ -12,6 +12,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context, Result, ensure};
@@ -43,9 +44,6 @@ pub struct Host {
     instances: Mutex<BTreeMap<String, Arc<Instance>>>,
 }
 
-/// What an instance was made from, in its folder.
-const SPEC_FILE: &str = "instance.json";
-
 impl Host {
     /// A host without instances; those it makes live on databases of this kind.
     pub fn new(kind: StoreKind) -> Arc<Self> {
@@ -72,9 +70,12 @@ impl Host {
             let Some(number) = instance_number(&folder) else {
                 continue;
             };
-            let spec =
-                fs::read(folder.join(SPEC_FILE)).context("read an instance's description")?;
-            let spec = serde_json::from_slice(&spec)?;
+            let Some(mut spec) = InstanceSpec::read(&folder)? else {
+                // Killed while it was made.
+                continue;
+            };
+            // Names that an earlier process gave must not come again.
+            spec.seed = Some(moment());
             let instance = Instance::create(&spec, kind, Some(folder)).await?;
             instances.insert(instance_id(number), instance);
             next = next.max(number + 1);
@@ -94,14 +95,21 @@ impl Host {
             self.instances.lock().len() < INSTANCES_MAX,
             "there are {INSTANCES_MAX} instances already: delete some"
         );
-        let id = instance_id(self.next.fetch_add(1, Ordering::Relaxed));
-        let folder = self.data.as_ref().map(|data| data.join(&id));
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let id = instance_id(number);
+        let mut spec = spec.clone();
+        spec.seed.get_or_insert(number);
+        let folder = self.folder(&id);
         if let Some(folder) = &folder {
             fs::create_dir(folder).context("make a folder for the instance")?;
-            fs::write(folder.join(SPEC_FILE), serde_json::to_vec(spec)?)
-                .context("keep the instance's description")?;
         }
-        let instance = Instance::create(spec, self.kind, folder).await?;
+        let instance = match Instance::create(&spec, self.kind, folder).await {
+            Ok(instance) => instance,
+            Err(error) => {
+                self.remove_folder(&id);
+                return Err(error);
+            }
+        };
         self.instances
             .lock()
             .insert(id.clone(), Arc::clone(&instance));
@@ -115,7 +123,23 @@ impl Host {
 
     /// Forgets an instance; its database goes with the last request to it.
     pub fn delete(&self, id: &str) -> bool {
-        self.instances.lock().remove(id).is_some()
+        let removed = self.instances.lock().remove(id);
+        self.remove_folder(id);
+        removed.is_some()
+    }
+
+    fn folder(&self, id: &str) -> Option<PathBuf> {
+        self.data.as_ref().map(|data| data.join(id))
+    }
+
+    /// What cannot be removed is found again, which is the worst that can happen.
+    fn remove_folder(&self, id: &str) {
+        if let Some(folder) = self
+            .folder(id)
+            .filter(|folder| instance_number(folder).is_some())
+        {
+            let _ = fs::remove_dir_all(folder);
+        }
     }
 
     /// Everything the host serves.
@@ -131,6 +155,14 @@ impl Host {
 
 fn instance_id(number: u64) -> String {
     format!("i{number}")
+}
+
+/// Nanoseconds since some moment of the past.
+fn moment() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The number of the instance that a folder belongs to.

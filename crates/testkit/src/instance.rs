@@ -44,6 +44,8 @@ pub struct RowView {
 
 /// One server under test.
 pub struct Instance {
+    /// What it was made from and where that is kept, if it is.
+    kept: Option<(PathBuf, InstanceSpec)>,
     surroundings: Surroundings,
     live: RwLock<Live>,
     backup: Mutex<Option<Arc<Backup>>>,
@@ -113,17 +115,22 @@ impl Instance {
             partition: PartitionId::new(spec.partition.as_str()),
             limits: spec.limits.clone(),
             clock: Arc::new(VirtualClock::new(spec.now_ms)),
-            ids: Arc::new(SeededIds::new(spec.seed)),
+            ids: Arc::new(SeededIds::new(spec.seed.unwrap_or_default())),
             resolver: Arc::default(),
             segments: Arc::new(MemorySegments::new(SEGMENT_BYTES_MAX, lifetime_ms)),
             probe: Arc::default(),
             hooks,
         };
+        let kept = folder.clone().map(|folder| (folder, spec.clone()));
         let database = blocking(move || Database::open(kind, folder)).await?;
         let live = surroundings
             .open(Arc::new(Mutex::new(database)), schema)
             .await?;
+        if let Some((folder, spec)) = &kept {
+            spec.write(folder)?;
+        }
         Ok(Arc::new(Self {
+            kept,
             surroundings,
             live: RwLock::new(live),
             backup: Mutex::new(None),
@@ -249,6 +256,14 @@ impl Instance {
     /// Restarts the server on the same database with another schema.
     pub async fn upgrade(&self, schema: &Json) -> Result<()> {
         self.reopen(compile(schema)?, Database::reopen).await?;
+        if let Some((folder, spec)) = &self.kept {
+            let schema = schema.clone();
+            InstanceSpec {
+                schema,
+                ..spec.clone()
+            }
+            .write(folder)?;
+        }
         Ok(())
     }
 

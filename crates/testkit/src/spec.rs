@@ -4,7 +4,9 @@
 //! named here are ignored. What is named but not served yet is refused, because a test that
 //! believes in it would test nothing.
 
-use anyhow::{Result, bail};
+use std::{fs, io, path::Path};
+
+use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use tidewater_engine::EngineConfig;
@@ -31,9 +33,9 @@ pub struct InstanceSpec {
     /// Not served yet: refused unless absent, null or false.
     #[serde(default, skip_serializing)]
     pub leases: Json,
-    /// Distinguishes the ids of this instance from those of others.
+    /// Distinguishes the ids of this instance from those of others; the host counts them.
     #[serde(default)]
-    pub seed: u64,
+    pub seed: Option<u64>,
 }
 
 impl InstanceSpec {
@@ -46,8 +48,23 @@ impl InstanceSpec {
             limits: InstanceLimits::default(),
             signed_urls: Json::Null,
             leases: Json::Null,
-            seed: 0,
+            seed: None,
         }
+    }
+
+    /// What the instance in a folder was made from; `None` when the folder has none.
+    pub(crate) fn read(folder: &Path) -> Result<Option<Self>> {
+        match fs::read(folder.join(FILE)) {
+            Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).context("read an instance's description"),
+        }
+    }
+
+    /// Keeps it for [`InstanceSpec::read`].
+    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
+        let text = serde_json::to_vec(self)?;
+        fs::write(folder.join(FILE), text).context("keep the instance's description")
     }
 
     /// Refuses what this server cannot do yet.
@@ -60,6 +77,9 @@ impl InstanceSpec {
         Ok(())
     }
 }
+
+/// The description in an instance's folder.
+const FILE: &str = "instance.json";
 
 fn default_partition() -> String {
     "p1".to_owned()

@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 use serde_json::{Value, json};
@@ -186,6 +186,8 @@ fn a_database_can_be_put_back_and_a_schema_replaced(kind: StoreKind) {
     assert_eq!(rows["rows"][0]["values"]["color"], Value::Null);
 
     let id = mount.rsplit_once('/').unwrap().1;
+    let other = client(&world, &make(&base));
+    assert_ne!(other.author.log_epoch, raw.author.log_epoch);
     check(
         "DELETE",
         &format!("{base}/instances/{id}"),
@@ -290,25 +292,107 @@ fn what_cannot_be_done_is_refused_with_a_reason(kind: StoreKind) {
     refused("GET", format!("{base}/elsewhere"), json!({}), 404);
 }
 
+/// The program, until it is dropped.
+struct Program(Child);
+
+impl Program {
+    fn start(arguments: &[&str]) -> (Self, String) {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_testhost"))
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let out = process.stdout.as_mut().unwrap();
+        BufReader::new(out).read_line(&mut line).unwrap();
+        let port: u16 = line.trim_end().parse().unwrap();
+        (Self(process), format!("http://127.0.0.1:{port}"))
+    }
+
+    fn end(mut self) {
+        drop(self.0.stdin.take());
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn the_program_prints_its_port_and_ends_with_its_standard_input() {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_testhost"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(program.stdout.as_mut().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    let port: u16 = line.trim_end().parse().unwrap();
-    let mount = make(&format!("http://127.0.0.1:{port}"));
+    let (program, base) = Program::start(&[]);
+    let mount = make(&base);
     check(
         "GET",
         &format!("{mount}/control/clock"),
         json!({}),
         json!({ "nowMs": 1_000 }),
     );
-    drop(program.stdin.take());
-    assert!(program.wait().unwrap().success());
+    program.end();
+}
+
+#[test]
+fn kept_instances_are_there_again_and_deleted_ones_are_not() {
+    let world = World::of_notes(StoreKind::Memory);
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = [
+        "--store",
+        "sqlite",
+        "--data",
+        folder.path().to_str().unwrap(),
+    ];
+    let (program, base) = Program::start(&arguments);
+    let (kept, deleted) = (make(&base), make(&base));
+    let broken = json!({ "schema": {} });
+    assert_eq!(call("POST", &format!("{base}/instances"), &broken).0, 400);
+    allow(&kept);
+    let raw = client(&world, &kept);
+    raw.apply(commit("k1", vec![put(&raw, "n1")]));
+    let next = schema::SchemaDoc::new(2).table(schema::notes_table().nullable("color", "string"));
+    let wish = json!({ "schema": next.json() });
+    check(
+        "POST",
+        &format!("{kept}/control/schema"),
+        wish,
+        json!({ "schemaVersion": 2 }),
+    );
+    let id = deleted.rsplit_once('/').unwrap().1;
+    check(
+        "DELETE",
+        &format!("{base}/instances/{id}"),
+        json!({}),
+        json!({}),
+    );
+    drop(program);
+
+    let (program, base) = Program::start(&arguments);
+    let at = |mount: &str, action: &str| {
+        format!(
+            "{base}/i/{}/control/{action}",
+            mount.rsplit_once('/').unwrap().1
+        )
+    };
+    check(
+        "GET",
+        &at(&kept, "head"),
+        json!({}),
+        json!({ "head": 1, "maxCommitSeq": 1 }),
+    );
+    let (_, rows) = call("GET", &at(&kept, "rows?table=notes"), &json!({}));
+    assert_eq!(rows["rows"][0]["values"]["color"], Value::Null);
+    assert_eq!(call("GET", &at(&deleted, "head"), &json!({})).0, 404);
+    let epoch = raw.author.log_epoch.as_deref();
+    check(
+        "GET",
+        &at(&kept, "epoch"),
+        json!({}),
+        json!({ "logEpoch": epoch }),
+    );
+    program.end();
 }

@@ -161,7 +161,7 @@ impl Bench {
                         .map(|at| match operations {
                             1 => self.below(self.rows),
                             // One commit names a row once.
-                            _ => (self.head.get() as usize * 7919 + at * 199) % self.rows,
+                            _ => (self.place() * 7919 + at * 199) % self.rows,
                         })
                         .collect();
                     self.commit(&ids, Some(1))
@@ -227,7 +227,8 @@ impl Bench {
         let horizon = tidewater_model::HorizonSeq::at(self.head);
         let epoch = LogEpoch::new("epoch");
         let pruned = self.store.prune(&self.partition, &epoch, horizon).await;
-        timer.print(name, pruned.unwrap().removed_commits as usize);
+        let removed = pruned.unwrap().removed_commits;
+        timer.print(name, usize::try_from(removed).unwrap());
     }
 
     /// Writes commits as a lane does: load, then apply and finish.
@@ -302,6 +303,10 @@ impl Bench {
             }),
             bind_client_at_ms: None,
         })
+    }
+
+    fn place(&self) -> usize {
+        usize::try_from(self.head.get()).unwrap()
     }
 
     fn below(&mut self, end: usize) -> usize {

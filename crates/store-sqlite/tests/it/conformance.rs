@@ -128,7 +128,7 @@ impl Database for UnnamedDatabase {
     }
 
     async fn open(&self) -> Arc<dyn Store> {
-        Arc::clone(&self.0) as Arc<dyn Store>
+        self.0.clone()
     }
 }
 

@@ -4,5 +4,6 @@
 #![cfg(test)]
 
 mod commands;
+mod crash;
 mod process;
 mod sample;

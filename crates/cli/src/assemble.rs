@@ -9,6 +9,7 @@ use tidewater_engine::{
     Engine, EngineConfig, EngineParts, Hooks, RandomIds, Retention, SystemClock,
 };
 use tidewater_objects::MemorySegments;
+use tidewater_rules::Rules;
 use tidewater_schema::Schema;
 use tidewater_server::{
     Authenticator, AuthenticatorChain, BearerTokens, ConfigScopes, Console, ConsoleAccess, Server,
@@ -28,6 +29,7 @@ pub(crate) struct Plan {
     pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) scopes: ConfigScopes,
     pub(crate) console: Option<ConsoleAccess>,
+    pub(crate) rules: Rules,
 }
 
 /// Checks a configuration with the files it names. Opens no database and no port.
@@ -37,12 +39,24 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<Plan> {
     let scopes = ConfigScopes::new(config.scopes.actors.clone(), config.scopes.claims.clone());
     check_scopes(&scopes, &schema)?;
     check_sizes(config)?;
+    let rules = check_rules(config, &schema)?;
     Ok(Plan {
         schema: Arc::new(schema),
         authenticator: authenticator(config)?,
         scopes,
         console: console(config)?,
+        rules,
     })
+}
+
+/// Compiles the rules for this schema and this kind of store.
+pub(crate) fn check_rules(config: &Config, schema: &Schema) -> anyhow::Result<Rules> {
+    let rules = Rules::compile(&config.rules, schema)?;
+    ensure!(
+        config.store.kind != StoreKind::Memory || !rules.needs_sql(),
+        "rules.assert is SQL, which the memory store does not have: set store.kind to sqlite"
+    );
+    Ok(rules)
 }
 
 fn check_scopes(scopes: &ConfigScopes, schema: &Schema) -> anyhow::Result<()> {
@@ -183,6 +197,8 @@ impl Plan {
 
     /// Opens the database and puts the engine behind HTTP.
     pub(crate) async fn open(self, config: &Config) -> anyhow::Result<Arc<Server>> {
+        let mut hooks = Hooks::default();
+        self.rules.install(&mut hooks);
         let parts = EngineParts {
             store: open_store(config)?,
             schema: self.schema,
@@ -194,7 +210,7 @@ impl Plan {
             clock: Arc::new(SystemClock),
             ids: Arc::new(RandomIds),
             config: engine_config(config),
-            hooks: Hooks::default(),
+            hooks,
         };
         let engine = Engine::open(parts).await.context("prepare the database")?;
         let mut server = Server::new(
@@ -242,7 +258,7 @@ fn engine_config(config: &Config) -> EngineConfig {
             forced_age_ms: milliseconds(config.retention.forced_age),
             retained_commits: config.retention.retained_commits,
         },
-        // The binary has no hooks, so their deadline does not matter.
+        hook_timeout: engine.hook_timeout,
         ..EngineConfig::default()
     }
 }

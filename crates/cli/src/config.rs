@@ -21,6 +21,7 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use tidewater_engine::EngineConfig;
 use tidewater_model::limits;
+use tidewater_rules::RulesConfig;
 use tidewater_server::{ConnectionConfig, IpNet, ScopeTable, Secret, ServerConfig};
 
 /// Everything an operator can set.
@@ -37,6 +38,7 @@ pub(crate) struct Config {
     pub(crate) segments: SegmentsSection,
     pub(crate) console: ConsoleSection,
     pub(crate) log: LogConfig,
+    pub(crate) rules: RulesConfig,
 }
 
 /// `[server]`
@@ -209,6 +211,8 @@ pub(crate) struct EngineSection {
     #[serde(with = "humantime_serde")]
     pub(crate) resolver_timeout: Duration,
     #[serde(with = "humantime_serde")]
+    pub(crate) hook_timeout: Duration,
+    #[serde(with = "humantime_serde")]
     pub(crate) activity_interval: Duration,
 }
 
@@ -224,6 +228,7 @@ impl Default for EngineSection {
             queued_commits_max: engine.queued_commits_max,
             queued_bytes_max: size(engine.queued_bytes_max),
             resolver_timeout: engine.resolver_timeout,
+            hook_timeout: engine.hook_timeout,
             activity_interval: engine.activity_interval,
         }
     }

@@ -68,6 +68,9 @@ enum SchemaCommand {
         /// The schema, as JSON.
         #[arg(value_name = "FILE")]
         file: PathBuf,
+        /// A configuration whose rules must compile with this schema.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
     },
 }
 
@@ -111,7 +114,9 @@ fn main() -> ExitCode {
         Command::Import(options) => bulk::import(&options),
         Command::Export(options) => bulk::export(&options),
         Command::Config(ConfigCommand::Check { file }) => check_config(&file),
-        Command::Schema(SchemaCommand::Check { file }) => schema::check(&file),
+        Command::Schema(SchemaCommand::Check { file, config }) => {
+            schema::check(&file, config.as_deref())
+        }
         Command::Wire(WireCommand::Render { file, segment }) => wire::render(&file, segment),
         Command::Wire(WireCommand::Recode { file }) => wire::recode(&file),
     };

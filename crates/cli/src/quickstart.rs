@@ -7,6 +7,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use anyhow::Context as _;
 use clap::Args;
+use tidewater_rules::Rules;
 use tidewater_schema::Schema;
 use tidewater_server::{BearerTokens, ConfigScopes, ConsoleAccess, Secret};
 
@@ -89,6 +90,7 @@ fn plan(address: SocketAddr) -> anyhow::Result<Plan> {
             .ip()
             .is_loopback()
             .then_some(ConsoleAccess::Loopback),
+        rules: Rules::default(),
     })
 }
 

@@ -5,11 +5,15 @@ use std::{fmt::Write as _, path::Path};
 use anyhow::Context as _;
 use tidewater_schema::{Schema, Table};
 
-use crate::{Failure, run};
+use crate::{Failure, assemble, config::Config, run};
 
-/// Compiles a schema and prints its tables.
-pub(crate) fn check(file: &Path) -> Result<(), Failure> {
+/// Compiles a schema, with the rules of a configuration if there is one, and prints its tables.
+pub(crate) fn check(file: &Path, config: Option<&Path>) -> Result<(), Failure> {
     let schema = load(file).map_err(Failure::Wrong)?;
+    if let Some(config) = config {
+        let config = Config::load(config).map_err(Failure::Wrong)?;
+        assemble::check_rules(&config, &schema).map_err(Failure::Wrong)?;
+    }
     let mut text = format!("schema version {}\n", schema.version());
     for table in schema.tables() {
         describe(table, &mut text).context("describe the schema")?;

@@ -102,6 +102,57 @@ fn config_check_says_what_is_wrong_and_where() {
     );
 }
 
+const RULE: &str = "[[rules.validate]]\ntable = \"todos\"\nexpr = \"size(row.title) < 100\"\n\
+                    code = \"todos.title\"\nmessage = \"Too long.\"\n";
+const ASSERTION: &str = "[[rules.assert]]\nname = \"few\"\ncode = \"todos.many\"\n\
+                         message = \"Too many.\"\n\
+                         sql = \"SELECT 1 FROM todos GROUP BY list_id HAVING count(*) > 9\"\n";
+
+#[test]
+fn rules_are_compiled_with_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let check_config = |more: &str, code: i32, out: &str, error: &str| {
+        let output = run(&["config", "check", &config(folder.path(), more)], b"");
+        check(&output, code, out, error);
+    };
+    let rules = format!("{RULE}{ASSERTION}");
+    check_config(&rules, 0, "[[rules.validate]]\ntable = \"todos\"\n", "");
+    let wrong = format!("{RULE}{}", RULE.replace("row.title", "row.titel"));
+    let fault = "rules.validate[1].expr: table `todos` has no column `titel`";
+    check_config(&wrong, 2, "", fault);
+    let wrong = ASSERTION.replace("FROM todos", "FROM sync_commits");
+    check_config(
+        &wrong,
+        2,
+        "",
+        "rules.assert[0].sql: `sync_commits` belongs to the server",
+    );
+    let memory = format!("{rules}[store]\nkind = \"memory\"\n");
+    check_config(&memory, 2, "", "rules.assert is SQL");
+    check_config(&format!("{RULE}[store]\nkind = \"memory\"\n"), 0, "", "");
+}
+
+#[test]
+fn schema_check_compiles_the_rules_of_a_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), RULE);
+    let next = SCHEMA.replace("\"title\"", "\"name\"");
+    let next = file(folder.path(), "next.json", &next);
+    check(
+        &run(&["schema", "check", &next], b""),
+        0,
+        "schema version 1",
+        "",
+    );
+    let output = run(&["schema", "check", &next, "--config", &config], b"");
+    check(
+        &output,
+        2,
+        "",
+        "rules.validate[0].expr: table `todos` has no column `title`",
+    );
+}
+
 #[test]
 fn tokens_may_be_in_a_file_of_their_own() {
     let folder = tempfile::tempdir().unwrap();

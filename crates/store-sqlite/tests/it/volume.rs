@@ -155,6 +155,27 @@ async fn every_way_to_find_rows_finds_the_same_rows() {
 }
 
 #[tokio::test]
+async fn rows_that_lie_dense_and_then_sparse_are_all_found() {
+    let mut pair = Pair::new(4).await;
+    for batch in 0..8 {
+        let items: Vec<Item> = (batch * 500..batch * 500 + 500)
+            .map(|number: u64| {
+                let is_found = number < 700 || number > 3_800 || number.is_multiple_of(50);
+                let team = if is_found { "large" } else { "other" };
+                Item::note(&format!("{number:05}")).team(team)
+            })
+            .collect();
+        pair.commit(|draft| items.iter().fold(draft, |draft, item| draft.insert(item)))
+            .await;
+    }
+    for teams in [&["large"][..], &["large", "nobody"]] {
+        for _ in 0..10 {
+            pair.compare_scans(&filter(&[("team", teams)])).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn every_way_to_find_commits_finds_the_same_commits() {
     let mut pair = Pair::new(2).await;
     for number in 0..2_500 {

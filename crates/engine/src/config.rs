@@ -32,6 +32,14 @@ pub struct EngineConfig {
     pub prune_interval: Duration,
     /// What pruning keeps.
     pub retention: Retention,
+    /// How old a recorded outcome becomes before it is forgotten, in milliseconds (§2.3).
+    ///
+    /// A client that sends a commit again later than this is answered as if for the first time:
+    /// its commit is applied twice. So it is at least as long as any client may be away with a
+    /// commit whose answer it never got; never less than [`Retention::forced_age_ms`] counts.
+    pub outcome_age_ms: i64,
+    /// How often outcomes that are too old are looked for.
+    pub outcome_prune_interval: Duration,
 }
 
 impl Default for EngineConfig {
@@ -49,9 +57,13 @@ impl Default for EngineConfig {
             activity_interval: Duration::from_secs(1),
             prune_interval: Duration::from_secs(300),
             retention: Retention::default(),
+            outcome_age_ms: 90 * DAY_MS,
+            outcome_prune_interval: Duration::from_secs(24 * 60 * 60),
         }
     }
 }
+
+const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 
 /// What pruning keeps (§4.6).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -2,15 +2,20 @@
 //!
 //! [`horizon`] is pure. [`prune`] flushes gathered activity before it reads, because a client
 //! whose cursor went down a moment ago must hold the horizon back too, and hands the epoch it
-//! read to the store, which refuses if the log was replaced meanwhile.
+//! read to the store, which refuses if the log was replaced meanwhile. Recorded outcomes live
+//! longer than the log and go by their own age (`outcomes`).
 //!
 //! **Invariant:** maintenance outlives every failure. A pass that fails is logged and the next
 //! one runs as if nothing had happened.
 
+mod outcomes;
+
 use std::sync::Arc;
 
 use tidewater_model::{CommitSeq, HorizonSeq, PartitionId};
-use tidewater_store::{Pruned, RetentionInputs, StorageCode, StoreError, StoreErrorKind};
+use tidewater_store::{
+    PartitionRecord, Pruned, RetentionInputs, StorageCode, StoreError, StoreErrorKind,
+};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{Engine, Retention, RoundError};
@@ -48,9 +53,13 @@ pub(crate) async fn prune(
     Ok(apply(engine, partition, &plan).await?)
 }
 
-/// Flushes activity and prunes, each in its own interval, until it is dropped.
+/// Flushes activity, prunes and forgets outcomes, each in its own interval, until it is dropped.
 pub(crate) async fn run_maintenance(engine: &Arc<Engine>) {
-    tokio::join!(flush_forever(engine), prune_forever(engine));
+    tokio::join!(
+        flush_forever(engine),
+        prune_forever(engine),
+        outcomes::prune_forever(engine)
+    );
 }
 
 struct Plan {
@@ -129,6 +138,26 @@ async fn prune_forever(engine: &Engine) {
     }
 }
 
+/// The registered partitions, page by page.
+#[derive(Default)]
+struct PartitionPages {
+    after: Option<PartitionId>,
+}
+
+impl PartitionPages {
+    /// The next page; empty after the last.
+    async fn next(&mut self, engine: &Engine) -> Result<Vec<PartitionRecord>, StoreError> {
+        let page = engine
+            .store()
+            .list_partitions(self.after.as_ref(), PARTITIONS_PER_PAGE)
+            .await?;
+        if let Some(last) = page.last() {
+            self.after = Some(last.partition.clone());
+        }
+        Ok(page)
+    }
+}
+
 /// Partitions read from the registry at once.
 const PARTITIONS_PER_PAGE: usize = 256;
 
@@ -137,22 +166,17 @@ const PARTITIONS_PER_PAGE: usize = 256;
 async fn prune_all(engine: &Engine, is_first: bool) -> Result<(), StoreError> {
     engine.flush_activity().await?;
     let mut outcome = Ok(());
-    let mut after: Option<PartitionId> = None;
+    let mut pages = PartitionPages::default();
     loop {
-        let page = engine
-            .store()
-            .list_partitions(after.as_ref(), PARTITIONS_PER_PAGE)
-            .await?;
-        let Some(last) = page.last() else {
+        let page = pages.next(engine).await?;
+        if page.is_empty() {
             return outcome;
-        };
-        let next = last.partition.clone();
+        }
         for record in &page {
             if let Err(error) = prune_one(engine, &record.partition, is_first).await {
                 outcome = outcome.and(Err(error));
             }
         }
-        after = Some(next);
     }
 }
 

@@ -137,8 +137,8 @@ async fn an_age_without_end_keeps_everything() {
 async fn a_commit_is_replayed_until_its_outcome_is_forgotten() {
     let server = TestServer::start_with(config(2 * HOUR_MS)).await;
     let seq = |outcome| match outcome {
-        PushOutcome::Applied(seq) => ("applied", i64::from(seq)),
-        PushOutcome::Cached(seq) => ("cached", i64::from(seq)),
+        PushOutcome::Applied(seq) => ("applied", seq),
+        PushOutcome::Cached(seq) => ("cached", seq),
         PushOutcome::Rejected => ("rejected", 0),
     };
     assert_eq!(seq(server.push_once("m").await), ("applied", 1));

@@ -83,6 +83,8 @@ pub(crate) async fn answer(
     }
 
     let client = ClientId::new(request.header.client_id.as_ref());
+    // Of the binding's span, which began before anybody knew.
+    tracing::Span::current().record("client_id", client.as_str());
     let key = ClientKey {
         partition: identity.partition.clone(),
         client: client.clone(),

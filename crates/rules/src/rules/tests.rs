@@ -1,5 +1,7 @@
 //! Configurations that compile and those that do not, with the place of what is wrong.
 
+use serde_json::json;
+
 use super::*;
 use crate::testing::schema;
 
@@ -81,6 +83,65 @@ fn a_configuration_survives_being_printed() {
     assert_eq!(parse(""), RulesConfig::default());
     assert!(toml::from_str::<RulesConfig>("unknown = 1").is_err());
     assert!(toml::from_str::<RulesConfig>("[[validate]]\ntable = 'tasks'").is_err());
+}
+
+/// The tables that the manual speaks of.
+fn schema_of_the_manual() -> Schema {
+    let table = |name: &str, columns: &[(&str, &str)]| {
+        let columns: Vec<_> = columns
+            .iter()
+            .map(|(name, kind)| json!({"name": name, "type": kind, "nullable": false}))
+            .collect();
+        let scope = json!({"pattern": "team:{id}", "variable": "id", "column": "id"});
+        json!({"name": name, "primaryKey": "id", "columns": columns, "scopes": [scope]})
+    };
+    let tasks = [
+        ("id", "string"),
+        ("project_id", "string"),
+        ("title", "string"),
+        ("cost", "integer"),
+        ("locked", "boolean"),
+    ];
+    let projects = [("id", "string"), ("budget", "integer")];
+    let tables = [table("tasks", &tasks), table("projects", &projects)];
+    Schema::from_json(&json!({"version": 1, "tables": tables}).to_string()).unwrap()
+}
+
+#[test]
+fn the_manual_is_right() {
+    let manual = include_str!("../../../../docs/rules.md");
+    let blocks = manual.split("```toml\n").skip(1);
+    let blocks: Vec<&str> = blocks
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
+    let toml = blocks.concat().replace("[[rules.", "[[");
+    let config = parse(&toml);
+    assert_eq!((config.validate.len(), config.assert.len()), (2, 1));
+    Rules::compile(&config, &schema_of_the_manual()).unwrap();
+    let numbers = |number: usize| {
+        let text = number.to_string();
+        match text.len() {
+            4.. => format!("{},{}", &text[..text.len() - 3], &text[text.len() - 3..]),
+            _ => text,
+        }
+    };
+    for said in [
+        format!(
+            "{} bytes, {} levels",
+            numbers(crate::EXPRESSION_BYTES_MAX),
+            crate::EXPRESSION_DEPTH_MAX
+        ),
+        format!(
+            "`rules.steps_max`, {}",
+            numbers(crate::STEPS_DEFAULT.try_into().unwrap())
+        ),
+        format!(
+            "{} rows",
+            numbers(crate::sql::RECURSION_ROWS_MAX.try_into().unwrap())
+        ),
+    ] {
+        assert!(manual.contains(&said), "{said}");
+    }
 }
 
 #[track_caller]

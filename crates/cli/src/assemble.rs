@@ -98,6 +98,11 @@ fn check_sizes(config: &Config) -> anyhow::Result<()> {
         "retention.forced_age is shorter than retention.active_window: active clients would lose \
          their history"
     );
+    ensure!(
+        config.retention.forced_age <= config.retention.outcome_age,
+        "retention.outcome_age is shorter than retention.forced_age: a commit that is sent again \
+         would be applied twice while its first copy is still in the log"
+    );
     Ok(())
 }
 
@@ -258,6 +263,7 @@ fn engine_config(config: &Config) -> EngineConfig {
             forced_age_ms: milliseconds(config.retention.forced_age),
             retained_commits: config.retention.retained_commits,
         },
+        outcome_age_ms: milliseconds(config.retention.outcome_age),
         hook_timeout: engine.hook_timeout,
         ..EngineConfig::default()
     }

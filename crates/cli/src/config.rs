@@ -244,6 +244,8 @@ pub(crate) struct RetentionSection {
     #[serde(with = "humantime_serde")]
     pub(crate) forced_age: Duration,
     #[serde(with = "humantime_serde")]
+    pub(crate) outcome_age: Duration,
+    #[serde(with = "humantime_serde")]
     pub(crate) interval: Duration,
 }
 
@@ -254,6 +256,7 @@ impl Default for RetentionSection {
             retained_commits: engine.retention.retained_commits,
             active_window: duration(engine.retention.active_window_ms),
             forced_age: duration(engine.retention.forced_age_ms),
+            outcome_age: duration(engine.outcome_age_ms),
             interval: engine.prune_interval,
         }
     }

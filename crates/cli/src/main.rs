@@ -18,6 +18,9 @@ use clap::{Parser, Subcommand};
 
 use crate::config::Config;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A server for the Syncular sync protocol.
 #[derive(Debug, Parser)]
 #[command(name = "tidewater", version, about, disable_help_subcommand = true)]
@@ -40,6 +43,8 @@ enum Command {
     Import(bulk::ImportOptions),
     /// Writes the rows of a table to a file.
     Export(bulk::ExportOptions),
+    /// Drives load at a running server and checks what it answers.
+    Load(Box<tidewater_loadgen::Args>),
     /// Looks at configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -113,6 +118,7 @@ fn main() -> ExitCode {
         Command::Quickstart(options) => quickstart::run(options),
         Command::Import(options) => bulk::import(&options),
         Command::Export(options) => bulk::export(&options),
+        Command::Load(args) => load(*args),
         Command::Config(ConfigCommand::Check { file }) => check_config(&file),
         Command::Schema(SchemaCommand::Check { file, config }) => {
             schema::check(&file, config.as_deref())
@@ -127,6 +133,18 @@ fn main() -> ExitCode {
     };
     telemetry::complain(&error);
     ExitCode::from(code)
+}
+
+/// A run that could not be done at all is told apart from a server that failed it.
+fn load(args: tidewater_loadgen::Args) -> Result<(), Failure> {
+    let report = tidewater_loadgen::run(args).map_err(Failure::Wrong)?;
+    run::print(&report.to_string())?;
+    if report.is_ok() {
+        return Ok(());
+    }
+    Err(Failure::Failed(anyhow::anyhow!(
+        "the server did not keep what it promised: see the report"
+    )))
 }
 
 fn check_config(file: &std::path::Path) -> Result<(), Failure> {

@@ -24,6 +24,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "cli",
         &[
             "server",
+            "loadgen",
             "rules",
             "engine",
             "store-sqlite",

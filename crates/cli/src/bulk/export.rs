@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufWriter, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use anyhow::Context as _;
@@ -35,20 +35,13 @@ pub(crate) fn export(options: &ExportOptions) -> Result<(), Failure> {
     let config = Config::load(&selection.config).map_err(Failure::Wrong)?;
     let plan = assemble::check(&config).map_err(Failure::Wrong)?;
     let index = selection.table(&plan.schema).map_err(Failure::Wrong)?;
-    let to_stdout = options.file.as_os_str() == "-";
     let format = selection.format(&options.file).map_err(Failure::Wrong)?;
-    let output: Box<dyn Write> = if to_stdout {
-        Box::new(std::io::stdout())
-    } else {
-        let file = std::fs::File::create(&options.file)
-            .with_context(|| format!("create {}", options.file.display()))
-            .map_err(Failure::Wrong)?;
-        Box::new(file)
-    };
     let table = plan.schema.table(index).clone();
-    let mut rows = RowWriter::new(&table, format, BufWriter::new(output))?;
     run::runtime()?.block_on(async {
         let engine = plan.open_for_operator(&config, 1).await?;
+        // Only now: an export that cannot be done leaves an earlier file as it is.
+        let output = create(&options.file).map_err(Failure::Wrong)?;
+        let mut rows = RowWriter::new(&table, format, BufWriter::new(output))?;
         let mut scan = TableScan {
             partition: PartitionId::new(selection.partition.as_str()),
             table: index,
@@ -70,4 +63,14 @@ pub(crate) fn export(options: &ExportOptions) -> Result<(), Failure> {
         rows.finish()?;
         Ok(())
     })
+}
+
+fn create(path: &Path) -> anyhow::Result<Box<dyn Write>> {
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(std::io::stdout()));
+    }
+    let file = std::fs::File::create(path);
+    Ok(Box::new(
+        file.with_context(|| format!("create {}", path.display()))?,
+    ))
 }

@@ -69,6 +69,10 @@ fn config_check_says_what_is_wrong_and_where() {
         ),
         ("[server]\nrounds_max = 0\n", "server.rounds_max is 0"),
         (
+            "[retention]\noutcome_age = \"29days\"\n",
+            "retention.outcome_age is shorter than retention.forced_age",
+        ),
+        (
             "[auth.trusted_header]\nactor_header = \"a b\"\npartition = \"p\"\nproxies = [\"::1/128\"]\n",
             "\"a b\" is no header name",
         ),

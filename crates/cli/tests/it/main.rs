@@ -3,7 +3,9 @@
 // Tells clippy that helpers outside of test functions are tests, too.
 #![cfg(test)]
 
+mod bulk;
 mod commands;
 mod crash;
+mod load;
 mod process;
 mod sample;

@@ -20,7 +20,8 @@ pub(crate) fn run(arguments: &[&str], input: &[u8]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-fn tidewater(arguments: &[&str]) -> Command {
+/// The command, with nothing of this process's environment that it would read.
+pub(crate) fn tidewater(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidewater"));
     command.args(arguments).env_remove("TIDEWATER_CONFIG");
     command

@@ -10,7 +10,7 @@ use std::path::Path;
 use self::todo::{Options, TodoList};
 use crate::process::{Running, file};
 
-fn list(name: &str, url: &str, folder: &Path) -> TodoList {
+pub(crate) fn list(name: &str, url: &str, folder: &Path) -> TodoList {
     TodoList::open(&Options {
         name: name.to_owned(),
         server: url.to_owned(),
@@ -21,7 +21,7 @@ fn list(name: &str, url: &str, folder: &Path) -> TodoList {
     .unwrap()
 }
 
-fn titles(list: &TodoList) -> Vec<String> {
+pub(crate) fn titles(list: &TodoList) -> Vec<String> {
     list.todos()
         .unwrap()
         .into_iter()

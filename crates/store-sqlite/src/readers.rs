@@ -64,10 +64,7 @@ impl Readers {
         self.permits.close();
         drop(self.idle.lock().take());
         for worker in self.workers.lock().drain(..) {
-            drop(worker.jobs);
-            if worker.thread.join().is_err() {
-                tracing::error!("a reader's thread ended in a panic");
-            }
+            worker.end();
         }
     }
 }

@@ -62,15 +62,17 @@ impl Fill<'_> {
         }
         let mut from = successor(self.scan.after.as_deref());
         let driver = self.driver(session, entries, &from)?;
+        // A few ids show how dense rows lie. Where they lie sparse, ever more are collected.
+        let mut ids_max = SAMPLE_IDS;
         loop {
-            let is_single = driver.values.len() == 1;
-            let ids_max = if is_single { SAMPLE_IDS } else { IDS_MAX };
             let ids = self.next_ids(session, &from, &driver, ids_max)?;
             let flow = if self.is_dense(session, &from, &ids)? {
+                ids_max = SAMPLE_IDS;
                 self.walk(session, &from)?
-            } else if is_single {
+            } else if driver.values.len() == 1 {
                 self.join(session, &from, &driver)?
             } else {
+                ids_max = IDS_MAX.min(4 * ids_max);
                 self.load(session, &ids)?
             };
             match flow {
@@ -277,7 +279,7 @@ impl ToSql for AboveEveryText {
     }
 }
 
-/// Row ids collected at a time.
+/// Most row ids collected at a time, unless there are more values.
 const IDS_MAX: usize = 1_024;
 
 /// Row ids that show how dense rows lie. With fewer found there is little to gain.

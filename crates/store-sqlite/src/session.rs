@@ -57,6 +57,12 @@ impl<'c> Session<'c> {
         self.broken
     }
 
+    /// Makes the connection one that can serve no more.
+    #[cfg(test)]
+    pub(crate) fn break_connection(&mut self) {
+        self.broken = true;
+    }
+
     /// Builds the statements of a layout, unless it is the one in use.
     pub(crate) fn adopt(&mut self, layout: Option<Arc<Layout>>) {
         let Some(layout) = layout else { return };

@@ -13,9 +13,10 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Arc,
-        mpsc::{Receiver, SyncSender, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use rusqlite::Connection;
@@ -49,20 +50,47 @@ pub(crate) struct Seat {
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) jobs: Jobs,
-    pub(crate) thread: JoinHandle<()>,
+    thread: JoinHandle<()>,
+    /// Nothing is ever sent: it disconnects when the thread has let go of everything.
+    ended: Receiver<()>,
 }
 
 impl Worker {
     /// Starts a thread that serves one connection until every sender of jobs is gone.
     pub(crate) fn start(name: String, connection: Connection, seat: Seat) -> io::Result<Self> {
         let (jobs, queue) = sync_channel(1);
+        let (ending, ended) = sync_channel(0);
         let thread = thread::Builder::new()
             .name(name)
             .stack_size(STACK_BYTES)
-            .spawn(move || run(Some(connection), &seat, &queue))?;
-        Ok(Self { jobs, thread })
+            .spawn(move || {
+                run(Some(connection), &seat, &queue);
+                drop((seat, ending));
+            })?;
+        Ok(Self {
+            jobs,
+            thread,
+            ended,
+        })
+    }
+
+    /// Lets the thread end when it has done what it was sent, and waits for that.
+    ///
+    /// Not for ever: a caller may hold a sender of jobs and wait for us. The thread then ends
+    /// when the caller lets go.
+    pub(crate) fn end(self) {
+        drop(self.jobs);
+        let name = self.thread.thread().name().unwrap_or_default().to_owned();
+        if self.ended.recv_timeout(END_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!(thread = %name, "a thread of the store is still busy and is left alone");
+        } else if self.thread.join().is_err() {
+            tracing::error!(thread = %name, "a thread of the store ended in a panic");
+        }
     }
 }
+
+/// No job but a migration takes this long, and a store is not closed while it migrates.
+const END_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs work on a thread and waits for what it gives back.
 pub(crate) async fn submit<T: Send + 'static>(
@@ -153,3 +181,58 @@ fn close(connection: Connection, seat: &Seat) {
 
 /// SQLite's parser and our closures need little of it.
 const STACK_BYTES: usize = 512 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start() -> Worker {
+        let config = Arc::new(SqliteConfig::in_memory());
+        let home = Arc::new(Home::claim(&config.location).unwrap());
+        let connection = connection::open(&home, &config, Role::Writer).unwrap();
+        let seat = Seat {
+            home,
+            config,
+            layout: Arc::default(),
+            role: Role::Writer,
+        };
+        Worker::start("test".to_owned(), connection, seat).unwrap()
+    }
+
+    async fn count(worker: &Worker) -> Result<i64, StoreError> {
+        submit(&worker.jobs, "count", |session| {
+            let count =
+                session
+                    .connection
+                    .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0));
+            count.unwrap()
+        })
+        .await
+    }
+
+    #[tokio::test]
+    async fn a_broken_connection_is_opened_again() {
+        let worker = start();
+        submit(&worker.jobs, "break", |session| {
+            let lost = "CREATE TABLE kept (a); BEGIN; CREATE TABLE lost (a)";
+            session.connection.execute_batch(lost).unwrap();
+            session.break_connection();
+        })
+        .await
+        .unwrap();
+        assert_eq!(count(&worker).await.unwrap(), 1, "what was open is gone");
+        worker.end();
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_is_let_go_ends_and_takes_its_files_with_it() {
+        let worker = start();
+        let path = submit(&worker.jobs, "find the file", |session| {
+            session.connection.path().unwrap().to_owned()
+        });
+        let path = std::path::PathBuf::from(path.await.unwrap());
+        assert!(path.exists());
+        worker.end();
+        assert!(!path.exists());
+    }
+}

@@ -112,9 +112,8 @@ impl Writer {
         let Some(worker) = self.worker.lock().take() else {
             return;
         };
-        drop(worker.jobs);
-        if self.open_txns.load(Ordering::Acquire) == 0 && worker.thread.join().is_err() {
-            tracing::error!("the writer's thread ended in a panic");
+        if self.open_txns.load(Ordering::Acquire) == 0 {
+            worker.end();
         }
     }
 

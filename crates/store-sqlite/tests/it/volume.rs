@@ -160,7 +160,7 @@ async fn rows_that_lie_dense_and_then_sparse_are_all_found() {
     for batch in 0..8 {
         let items: Vec<Item> = (batch * 500..batch * 500 + 500)
             .map(|number: u64| {
-                let is_found = number < 700 || number > 3_800 || number.is_multiple_of(50);
+                let is_found = !(700..=3_800).contains(&number) || number.is_multiple_of(50);
                 let team = if is_found { "large" } else { "other" };
                 Item::note(&format!("{number:05}")).team(team)
             })

@@ -16,12 +16,13 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::BytesMut;
-use tidewater_model::{CommitSeq, ErrorCode, ScopeFilter};
+use bytestring::ByteString;
+use tidewater_model::{CommitSeq, ErrorCode, Op, ScopeFilter};
 use tidewater_schema::TableIndex;
-use tidewater_store::{ClientSubscription, Window, WindowRequest};
+use tidewater_store::{ChangeRef, ClientSubscription, RowKey, StoredRow, Window, WindowRequest};
 use tidewater_wire::{
     CommitWriter, PullHeader, ResponseFrame, SubEnd, SubStart, SubStatus, Subscription,
     put_response_frame, scope_digest,
@@ -51,6 +52,8 @@ pub(crate) struct PullRun {
     header: PullHeader,
     limits: Limits,
     plans: std::vec::IntoIter<SectionPlan>,
+    /// What every active subscription of the request sees.
+    views: Views,
     /// The bootstrap whose pages are being sent.
     open: Option<Bootstrap>,
     outcome: PullOutcome,
@@ -80,7 +83,9 @@ impl PullRun {
         plans: Vec<SectionPlan>,
     ) -> Self {
         let subscriptions = Vec::with_capacity(plans.len());
+        let views = Views::of(&plans);
         Self {
+            views,
             context,
             header,
             limits: Limits::of(&header),
@@ -214,15 +219,58 @@ impl PullRun {
         {
             return self.put_inactive(section.subscription, SubStatus::Reset, out);
         }
+        let moved = match &window {
+            Some(window) => self.moved_rows(&section, window).await?,
+            None => BTreeSet::new(),
+        };
         put_active_start(&self.context, &section, false, out)?;
         let mut next_cursor = head;
         if let Some(window) = &window {
-            put_commits(window, &section.subscription.table, out)?;
+            put_commits(window, &section.subscription.table, &moved, out)?;
             if !window.exhausted {
                 next_cursor = window.last_commit_seq().unwrap_or(after);
             }
         }
         self.put_active_end(section.subscription, next_cursor, None, out)
+    }
+
+    /// The rows that the window deletes and that another subscription of the request now sees:
+    /// they moved there. The client keeps one replica of a row, so a delete here would take away
+    /// what that subscription brings (OQ-35).
+    async fn moved_rows<'w>(
+        &self,
+        section: &ActiveSection,
+        window: &'w Window,
+    ) -> Result<BTreeSet<&'w str>, RoundError> {
+        let others = self.views.others(section);
+        if others.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let deleted: BTreeSet<&str> = window
+            .commits()
+            .flat_map(|commit| commit.changes())
+            .filter(|change| change.op() == Op::Delete)
+            .map(|change| change.row_id)
+            .collect();
+        if deleted.is_empty() {
+            return Ok(deleted);
+        }
+        let keys = deleted
+            .iter()
+            .map(|row_id| RowKey {
+                partition: self.context.identity.partition.clone(),
+                table: section.table,
+                row_id: (*row_id).into(),
+            })
+            .collect();
+        let rows = self.context.engine.store().find_rows(keys).await?;
+        let is_seen = |row: &StoredRow| others.iter().any(|view| view.matches(&row.scopes));
+        Ok(deleted
+            .into_iter()
+            .zip(rows)
+            .filter(|(_, row)| row.as_ref().is_some_and(is_seen))
+            .map(|(row_id, _)| row_id)
+            .collect())
     }
 
     async fn read_window(
@@ -377,13 +425,56 @@ fn put_active_start(
     put(context, ResponseFrame::SubStart(start), out)
 }
 
-/// Copies the stored bytes of each change into a COMMIT frame.
-fn put_commits(window: &Window, table: &str, out: &mut BytesMut) -> Result<(), RoundError> {
+/// What the active subscriptions of a request see, by table.
+struct Views(Vec<(ByteString, TableIndex, ScopeFilter)>);
+
+impl Views {
+    fn of(plans: &[SectionPlan]) -> Self {
+        // A lone subscription of a table has no others: nothing need be kept for it.
+        let is_shared = |table| {
+            plans
+                .iter()
+                .filter(|plan| plan.table == table)
+                .nth(1)
+                .is_some()
+        };
+        let views = plans
+            .iter()
+            .filter(|plan| is_shared(plan.table))
+            .filter_map(|plan| {
+                let effective = plan.effective.clone()?;
+                Some((plan.subscription.id.clone(), plan.table, effective))
+            });
+        Self(views.collect())
+    }
+
+    fn others(&self, section: &ActiveSection) -> Vec<&ScopeFilter> {
+        let others = self
+            .0
+            .iter()
+            .filter(|(id, table, _)| *table == section.table && *id != section.subscription.id);
+        others.map(|(_, _, view)| view).collect()
+    }
+}
+
+/// Copies the stored bytes of each change into a COMMIT frame; deletes of rows that moved are
+/// left out.
+fn put_commits(
+    window: &Window,
+    table: &str,
+    moved: &BTreeSet<&str>,
+    out: &mut BytesMut,
+) -> Result<(), RoundError> {
+    let is_sent =
+        |change: &ChangeRef<'_>| change.op() == Op::Upsert || !moved.contains(change.row_id);
     for commit in window.commits() {
+        if !moved.is_empty() && !commit.changes().any(|change| is_sent(&change)) {
+            continue;
+        }
         let seq = commit.commit_seq().to_i64();
         let mut frame =
             CommitWriter::begin(out, seq, commit.created_at_ms(), commit.actor(), table);
-        for change in commit.changes() {
+        for change in commit.changes().filter(is_sent) {
             frame.change(change.row_id, change.row, change.scopes);
         }
         frame

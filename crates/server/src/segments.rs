@@ -3,7 +3,7 @@
 //! **Invariant:** nothing about a segment leaves before the engine has granted it, a 304
 //! included: an `ETag` is not a credential.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
 use axum::{
     body::Body,
@@ -28,15 +28,17 @@ const SCOPES_HEADER: HeaderName = HeaderName::from_static("x-syncular-scopes");
 /// `GET /segments/{id}`
 pub(crate) async fn handle(
     State(server): State<Arc<Server>>,
-    id: Result<Path<String>, PathRejection>,
+    path: Result<Path<HashMap<String, String>>, PathRejection>,
     request: Request,
 ) -> Response {
     guard(async move {
         let (parts, _) = request.into_parts();
         let identity = server.identify(&parts).await?;
-        let Path(id) = id.map_err(|_| ApiError::not_found())?;
+        // By name: a prefix that the router is mounted under may have parameters of its own.
+        let Path(path) = path.map_err(|_| ApiError::not_found())?;
+        let id = path.get("segment_id").ok_or_else(ApiError::not_found)?;
         let scopes = requested_scopes(&parts.headers);
-        let grant = server.engine.segment(&identity, &id, &scopes).await?;
+        let grant = server.engine.segment(&identity, id, &scopes).await?;
         let coding = server.coding(&parts.headers);
         let tag = format!("\"{}\"", grant.segment_id);
         let mut response = if is_known(&parts.headers, &tag) {

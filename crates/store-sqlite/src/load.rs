@@ -36,6 +36,16 @@ pub(crate) fn load(session: &mut Session<'_>, wanted: &LoadRequest) -> Result<Lo
     Ok(loaded)
 }
 
+/// Current rows, in the order of their keys.
+pub(crate) fn find_rows(
+    session: &mut Session<'_>,
+    keys: &[RowKey],
+) -> Result<Vec<Option<StoredRow>>, StoreError> {
+    let mut loaded = Loaded::default();
+    load_rows(session, keys, &mut loaded)?;
+    Ok(loaded.rows)
+}
+
 fn load_rows(
     session: &mut Session<'_>,
     keys: &[RowKey],

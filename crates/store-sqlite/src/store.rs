@@ -7,8 +7,9 @@ use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ClientRecord, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned,
-    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowPage, RowScan, Store, StoreError,
-    StoreErrorKind, StoredResult, TableScan, Window, WindowRequest, WriteLanes, WriteTxn,
+    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, Store,
+    StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest,
+    WriteLanes, WriteTxn,
 };
 
 use crate::{
@@ -239,6 +240,15 @@ impl Store for SqliteStore {
         self.readers
             .run("find the newest change", move |session| {
                 window::newest_change(session, &partition, table, &variable, &values)
+            })
+            .await
+    }
+
+    async fn find_rows(&self, keys: Vec<RowKey>) -> Result<Vec<Option<StoredRow>>, StoreError> {
+        const DURING: &str = "find rows";
+        self.readers
+            .run(DURING, move |session| {
+                session.snapshot(DURING, |session| load::find_rows(session, &keys))
             })
             .await
     }

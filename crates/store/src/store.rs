@@ -8,8 +8,8 @@ use tidewater_schema::{Schema, TableIndex};
 
 use crate::{
     ActivityBatch, ClientRecord, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned,
-    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowPage, RowScan, StoreError,
-    StoredResult, TableScan, Window, WindowRequest, WriteTxn,
+    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, StoreError,
+    StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteTxn,
 };
 
 /// Whose writers wait for one another.
@@ -99,6 +99,9 @@ pub trait Store: Send + Sync + 'static {
         recorded_before_ms: i64,
         limit: usize,
     ) -> Result<(Option<PushKey>, u64), StoreError>;
+
+    /// Current rows, in the order of their keys, where they exist.
+    async fn find_rows(&self, keys: Vec<RowKey>) -> Result<Vec<Option<StoredRow>>, StoreError>;
 
     /// The newest commit with a change to `table` that carries one of `values` for `variable`,
     /// among those not pruned.

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use bytestring::ByteString;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
-use tidewater_store::{
+use tidewater_store::{RowKey, 
     ActivityBatch, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite, Finished,
     IndexScan, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
     ReactionRecord, ReactionStatus, RetentionInputs, RowPage, RowScan, SqlQuery, SqlValue, Store,
@@ -144,6 +144,10 @@ impl Store for ProbedStore {
         self.inner
             .newest_change(partition, table, variable, values)
             .await
+    }
+
+    async fn find_rows(&self, keys: Vec<RowKey>) -> Result<Vec<Option<StoredRow>>, StoreError> {
+        self.inner.find_rows(keys).await
     }
 
     async fn find_push_result(&self, key: &PushKey) -> Result<Option<StoredResult>, StoreError> {

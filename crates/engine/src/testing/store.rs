@@ -14,9 +14,9 @@ use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ClientRecord, LoadRequest, Loaded, MemoryStore, PartitionRecord, PartitionTouch,
-    Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowPage, RowScan, Store,
-    StoreError, StoreErrorKind, StoredResult, TableScan, Window, WindowRequest, WriteLanes,
-    WriteTxn,
+    Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan,
+    Store, StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest,
+    WriteLanes, WriteTxn,
 };
 
 type Act = Box<dyn FnOnce(MemoryStore) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
@@ -182,6 +182,11 @@ impl Store for ProbedStore {
         self.inner
             .newest_change(partition, table, variable, values)
             .await
+    }
+
+    async fn find_rows(&self, keys: Vec<RowKey>) -> Result<Vec<Option<StoredRow>>, StoreError> {
+        self.read().await;
+        self.inner.find_rows(keys).await
     }
 
     async fn find_push_result(&self, key: &PushKey) -> Result<Option<StoredResult>, StoreError> {

@@ -8,7 +8,7 @@ use std::sync::{
 use async_trait::async_trait;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
-use tidewater_store::{
+use tidewater_store::{RowKey, StoredRow, 
     ActivityBatch, ClientRecord, LoadRequest, Loaded, MemoryStore, PartitionRecord, PartitionTouch,
     Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowPage, RowScan, Store,
     StoreError, StoreErrorKind, StoredResult, TableScan, Window, WindowRequest, WriteLanes,
@@ -153,6 +153,10 @@ impl Store for HeldStore {
         self.inner
             .newest_change(partition, table, variable, values)
             .await
+    }
+
+    async fn find_rows(&self, keys: Vec<RowKey>) -> Result<Vec<Option<StoredRow>>, StoreError> {
+        self.inner.find_rows(keys).await
     }
 
     async fn find_push_result(&self, key: &PushKey) -> Result<Option<StoredResult>, StoreError> {

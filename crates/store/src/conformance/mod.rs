@@ -241,6 +241,7 @@ macro_rules! for_each_conformance_case {
                 an_update_that_keeps_its_scopes_stays_in_every_scan
                 scans_follow_a_row_whose_scopes_move
                 a_row_inserted_and_deleted_in_one_commit_leaves_nothing
+                rows_are_found_in_the_order_of_their_keys
                 one_primary_key_lives_in_two_partitions_and_two_tables
                 a_payload_of_any_type_is_kept_byte_for_byte
                 a_large_row_is_kept

@@ -172,6 +172,28 @@ pub(super) async fn a_row_inserted_and_deleted_in_one_commit_leaves_nothing(
     .await;
 }
 
+pub(super) async fn rows_are_found_in_the_order_of_their_keys(database: &dyn Database) {
+    let store = ready(database).await;
+    let (n, m) = (Item::note("n").body("1"), Item::note("m").body("2"));
+    write(&*store, [Draft::new("p", 1).insert(&n).insert(&m)]).await;
+    let keys = vec![
+        n.key("p"),
+        n.key("q"),
+        m.key("p"),
+        Item::note("x").key("p"),
+        n.key("p"),
+    ];
+    let found = store.find_rows(keys).await.unwrap();
+    let expected = [
+        Some(n.stored()),
+        None,
+        Some(m.stored()),
+        None,
+        Some(n.stored()),
+    ];
+    assert_eq!(found, expected);
+}
+
 pub(super) async fn one_primary_key_lives_in_two_partitions_and_two_tables(
     database: &dyn Database,
 ) {

@@ -34,8 +34,8 @@ use self::{
 use crate::{
     ActivityBatch, ClientRecord, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned,
     PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan,
-    StorageCode, Store, StoreError, StoredResult, TableScan, Window, WindowRequest, WriteLanes,
-    WriteTxn,
+    StorageCode, Store, StoreError, StoredResult, StoredRow, TableScan, Window, WindowRequest,
+    WriteLanes, WriteTxn,
 };
 
 /// A database in memory. A clone is another handle to the same one.
@@ -266,6 +266,11 @@ impl Store for MemoryStore {
             .shared
             .snapshot()
             .newest_change(partition, table, variable, values))
+    }
+
+    async fn find_rows(&self, keys: Vec<RowKey>) -> Result<Vec<Option<StoredRow>>, StoreError> {
+        let state = self.shared.snapshot();
+        Ok(keys.iter().map(|key| state.find_row(key)).collect())
     }
 
     async fn find_push_result(&self, key: &PushKey) -> Result<Option<StoredResult>, StoreError> {

@@ -18,7 +18,7 @@ use super::{
     values::{RowFault, ValueIndexes},
 };
 use crate::{
-    ActivityBatch, ClientRecord, Gate, PartitionRecord, Pruned, PushKey, ReactionRecord,
+    ActivityBatch, ClientRecord, Gate, PartitionRecord, Pruned, PushKey, ReactionRecord, RowKey,
     StoreError, StoredResult, StoredRow, Tombstone,
 };
 
@@ -112,6 +112,11 @@ impl State {
             head: entry.map_or(CommitSeq::START, |entry| entry.head),
             horizon: entry.map_or(HorizonSeq::START, |entry| entry.horizon),
         }
+    }
+
+    pub(super) fn find_row(&self, key: &RowKey) -> Option<StoredRow> {
+        let table = self.table(&key.partition, key.table)?;
+        table.rows.get(&key.row_id).map(|row| row.stored.clone())
     }
 
     pub(super) fn find_push_result(&self, key: &PushKey) -> Option<StoredResult> {

@@ -326,3 +326,38 @@ async fn the_resolver_is_asked_once_for_all_subscriptions() {
     server.round(Ask::pull(many)).await;
     assert_eq!(server.resolver.calls(), 1);
 }
+
+/// OQ-35: the client has one replica of a row, and both subscriptions write to it.
+#[tokio::test]
+async fn a_row_that_moved_to_another_subscription_is_not_deleted_by_the_one_it_left() {
+    let server = TestServer::start().await;
+    server
+        .commit(&[note("n1", "t1", "a"), note("n2", "t1", "b")])
+        .await;
+    server
+        .commit(&[Write::Delete("notes", "n1"), Write::Delete("notes", "n2")])
+        .await;
+    server.commit(&[note("n1", "t2", "a")]).await;
+    let other = |cursor| subscription("other", "notes", &[("team_id", &["t2"])], cursor);
+
+    // Where the row went is named first, so its upsert comes before the delete.
+    let answer = server.round(Ask::pull([other(1), notes(1)])).await;
+    assert_eq!(
+        commits(&server, &answer.sections[0]),
+        ["3 by seeder: n1|t2|a@1"]
+    );
+    assert_eq!(commits(&server, &answer.sections[1]), ["2 by seeder: -n2"]);
+    // In a later response as well.
+    let answer = server.round(Ask::pull([other(3), notes(1)])).await;
+    assert_eq!(commits(&server, &answer.sections[1]), ["2 by seeder: -n2"]);
+    // A client that does not see where it went is told that it is gone.
+    let answer = server.round(Ask::pull([notes(1)])).await;
+    assert_eq!(commits(&server, answer.section()), ["2 by seeder: -n1 -n2"]);
+    // A grant that is gone shows nothing.
+    server.resolver.allow(&[("team_id", &["t1"])]);
+    let answer = server.round(Ask::pull([other(1), notes(1)])).await;
+    assert_eq!(
+        commits(&server, &answer.sections[1]),
+        ["2 by seeder: -n1 -n2"]
+    );
+}

@@ -16,8 +16,8 @@ use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite, Finished,
     IndexScan, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
-    ReactionRecord, ReactionStatus, RetentionInputs, RowPage, RowScan, SqlQuery, SqlValue, Store,
-    StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Violation, Window,
+    ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, SqlQuery, SqlValue,
+    Store, StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Violation, Window,
     WindowRequest, WriteLanes, WriteTxn,
 };
 use tokio::sync::Notify;
@@ -29,6 +29,8 @@ pub(crate) enum When {
     Before,
     /// All of it happened, and nobody was told.
     After,
+    /// The store panics before anything of it happened.
+    Panics,
 }
 
 /// These calls fail like this.
@@ -65,15 +67,18 @@ impl Watch {
             calls.push(name);
         }
         let number = u64::try_from(calls.len()).expect("few calls") - 1;
-        match *self.fault.lock() {
-            Some(fault)
-                if fault.when == when
-                    && (fault.from..fault.from + fault.times).contains(&number) =>
-            {
-                Err(StoreError::new(fault.kind, "do as told"))
-            }
-            _ => Ok(()),
+        let Some(fault) = *self.fault.lock() else {
+            return Ok(());
+        };
+        if !(fault.from..fault.from + fault.times).contains(&number) {
+            return Ok(());
         }
+        drop(calls);
+        assert!(fault.when != When::Panics, "as told");
+        if fault.when == when {
+            return Err(StoreError::new(fault.kind, "do as told"));
+        }
+        Ok(())
     }
 
     async fn pass(&self) {
@@ -231,6 +236,10 @@ impl Store for WatchedStore {
         self.inner
             .newest_change(partition, table, variable, values)
             .await
+    }
+
+    async fn find_rows(&self, keys: Vec<RowKey>) -> Result<Vec<Option<StoredRow>>, StoreError> {
+        self.inner.find_rows(keys).await
     }
 
     async fn find_push_result(&self, key: &PushKey) -> Result<Option<StoredResult>, StoreError> {

@@ -79,7 +79,14 @@ pub(super) async fn decide(
         changes: Vec::with_capacity(commit.operations.len()),
         traces: Vec::with_capacity(commit.operations.len()),
     };
-    let decided = draft.run(candidate, ground).await;
+    let mut decided = draft.run(candidate, ground).await;
+    if matches!(decided, Err(Stop::Reject(_) | Stop::Fail(_))) && draft.wrote_unique_values() {
+        // The writes came before what was refused, and so does a constraint that one of them
+        // breaks: the first failure is the one that counts, whoever happened to read.
+        if let Err(first) = ground.show(author.partition, &draft.changes).await {
+            decided = Err(first);
+        }
+    }
     ground.hide().await?;
     match decided {
         Ok(reactions) => Ok(Decision::Apply {
@@ -144,6 +151,14 @@ impl Draft<'_> {
         });
         self.traces.push(trace);
         Ok(())
+    }
+
+    fn wrote_unique_values(&self) -> bool {
+        let schema = self.engine.schema();
+        self.changes.iter().any(|change| {
+            let table = schema.table(change.table);
+            table.materialized && table.indexes.iter().any(|index| index.unique)
+        })
     }
 
     pub(super) fn table(&self, key: &RowKey) -> &Table {

@@ -4,12 +4,16 @@
 //! database as it would be (children of a deleted row, a validator's scan) asks here: the
 //! earlier commits are then applied, and the current one's writes are staged on top.
 //!
-//! **Invariant:** what is staged is taken back before the next commit is decided.
+//! **Invariant:** what is staged is taken back before the next commit is decided. A write that was
+//! given up halfway (the host's code was stopped while it read) leaves a transaction of unknown
+//! content, and that is used no more.
 
 use std::sync::Arc;
 
 use tidewater_model::{ErrorCode, PartitionId};
-use tidewater_store::{ChangeWrite, CommitWrite, ResultRecord, StoreError, WriteTxn};
+use tidewater_store::{
+    ChangeWrite, CommitWrite, ResultRecord, StoreError, StoreErrorKind, WriteTxn,
+};
 
 use super::commit::error_record;
 use crate::RoundError;
@@ -64,6 +68,8 @@ pub(super) struct Ground<'g> {
     applied: &'g mut usize,
     /// How many changes of the current commit are staged.
     staged: usize,
+    /// Whether a write has begun and not ended.
+    is_torn: bool,
 }
 
 impl<'g> Ground<'g> {
@@ -77,6 +83,7 @@ impl<'g> Ground<'g> {
             writes,
             applied,
             staged: 0,
+            is_torn: false,
         }
     }
 
@@ -92,10 +99,14 @@ impl<'g> Ground<'g> {
         partition: &PartitionId,
         changes: &[ChangeWrite],
     ) -> Result<&mut dyn WriteTxn, Stop> {
+        self.check_torn()?;
         let waiting = self.writes[*self.applied..].to_vec();
         if !waiting.is_empty() {
             let count = waiting.len();
-            if let Some(violation) = self.txn.apply(waiting).await? {
+            self.is_torn = true;
+            let applied = self.txn.apply(waiting).await;
+            self.is_torn = false;
+            if let Some(violation) = applied? {
                 *self.applied += violation.commit;
                 let write = *self.applied;
                 return Err(Stop::Earlier {
@@ -108,7 +119,10 @@ impl<'g> Ground<'g> {
         let new = changes[self.staged..].to_vec();
         if !new.is_empty() {
             self.staged = changes.len();
-            if let Some(op_index) = self.txn.stage(partition, new).await? {
+            self.is_torn = true;
+            let staged = self.txn.stage(partition, new).await;
+            self.is_torn = false;
+            if let Some(op_index) = staged? {
                 return Err(Stop::constraint(op_index));
             }
         }
@@ -117,8 +131,17 @@ impl<'g> Ground<'g> {
 
     /// Takes back what was shown of the current commit.
     pub(super) async fn hide(&mut self) -> Result<(), StoreError> {
+        self.check_torn()?;
         if std::mem::take(&mut self.staged) > 0 {
             self.txn.unstage().await?;
+        }
+        Ok(())
+    }
+
+    fn check_torn(&self) -> Result<(), StoreError> {
+        if self.is_torn {
+            let during = "go on after a read that was given up while it wrote";
+            return Err(StoreError::new(StoreErrorKind::Unavailable, during));
         }
         Ok(())
     }

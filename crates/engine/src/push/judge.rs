@@ -48,7 +48,7 @@ pub(super) async fn row(
     };
     let reader = Reader::new(draft, candidate, ground);
     for validator in validators {
-        let verdict = guarded(draft, validator.validate(&write, &reader)).await;
+        let verdict = guarded(draft, || validator.validate(&write, &reader)).await;
         reader.check().await?;
         let message = "write validator failed";
         judged(verdict, message).map_err(|rejected| at(trace.origin, rejected))?;
@@ -70,7 +70,7 @@ pub(super) async fn commit(
     let commit = candidate_commit(draft, &operations);
     let reader = Reader::new(draft, candidate, ground);
     for validator in validators {
-        let verdict = guarded(draft, validator.validate(&commit, &reader)).await;
+        let verdict = guarded(draft, || validator.validate(&commit, &reader)).await;
         reader.check().await?;
         judged(verdict, "whole-commit validator failed").map_err(|rejected| {
             let blamed = rejected
@@ -104,7 +104,7 @@ pub(super) async fn reactions(
     let operations = operations(draft);
     let commit = candidate_commit(draft, &operations);
     let reader = Reader::new(draft, candidate, ground);
-    let planned = guarded(draft, planner.plan(&commit, &reader)).await;
+    let planned = guarded(draft, || planner.plan(&commit, &reader)).await;
     reader.check().await?;
     let failed = |error: &dyn std::error::Error| -> Stop {
         RoundError::internal(error, "plan reactions").into()
@@ -162,10 +162,14 @@ enum Failure {
     Overran(Duration),
 }
 
-/// Runs code of the host under the deadline.
-async fn guarded<T>(draft: &Draft<'_>, code: impl Future<Output = T>) -> Result<T, Failure> {
+/// Runs code of the host under the deadline. Making the future is the host's code as well.
+async fn guarded<F: Future>(
+    draft: &Draft<'_>,
+    code: impl FnOnce() -> F,
+) -> Result<F::Output, Failure> {
     let deadline = draft.engine.parts.config.hook_timeout;
-    match tokio::time::timeout(deadline, AssertUnwindSafe(code).catch_unwind()).await {
+    let code = AssertUnwindSafe(async { code().await }).catch_unwind();
+    match tokio::time::timeout(deadline, code).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(_)) => Err(Failure::Panicked),
         Err(_) => Err(Failure::Overran(deadline)),

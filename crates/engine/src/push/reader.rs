@@ -125,7 +125,7 @@ impl CandidateReader for Reader<'_, '_, '_> {
             let text = "a scan of rows needs a scope".to_owned();
             return Err(ReadError::Refused("sync.storage.scan_requires_scope", text));
         }
-        let scan = RowScan {
+        let mut scan = RowScan {
             partition: self.draft.author.partition.clone(),
             table,
             filter,
@@ -133,22 +133,30 @@ impl CandidateReader for Reader<'_, '_, '_> {
             rows_max: limit,
             bytes_max: self.draft.engine.parts.config.section_bytes_max,
         };
+        let mut rows = Vec::new();
         let mut state = self.state.lock().await;
-        let read = match state
-            .ground
-            .show(&scan.partition, &self.draft.changes)
-            .await
-        {
-            Ok(txn) => txn.scan_rows(scan).await,
-            Err(stop) => return Err(state.stopped(stop)),
-        };
-        let page = read.map_err(|error| state.failed(error))?;
-        let rows = page.rows().map(|row| CandidateRow {
-            row_id: row.row_id.to_owned(),
-            row_version: row.row_version,
-            payload: row.payload.to_vec().into(),
-        });
-        Ok(rows.collect())
+        // A page also ends at its size in bytes; a validator is given what it asked for.
+        loop {
+            let read = match state
+                .ground
+                .show(&scan.partition, &self.draft.changes)
+                .await
+            {
+                Ok(txn) => txn.scan_rows(scan.clone()).await,
+                Err(stop) => return Err(state.stopped(stop)),
+            };
+            let page = read.map_err(|error| state.failed(error))?;
+            rows.extend(page.rows().map(|row| CandidateRow {
+                row_id: row.row_id.to_owned(),
+                row_version: row.row_version,
+                payload: row.payload.to_vec().into(),
+            }));
+            let Some(last) = rows.last().filter(|_| page.has_more && rows.len() < limit) else {
+                return Ok(rows);
+            };
+            scan.after = Some(last.row_id.clone());
+            scan.rows_max = limit - rows.len();
+        }
     }
 
     async fn scan_index(

@@ -15,11 +15,11 @@ use std::{
 };
 
 use sha2::{Digest, Sha256};
-use tidewater_model::{CommitSeq, ErrorCode, PartitionId};
+use tidewater_model::{ActorId, CommitSeq, ErrorCode, PartitionId};
 use tidewater_store::{
-    AppliedCommit, ClientKey, ClientRecord, CommitWrite, Finished, Gate, LoadRequest, Loaded,
-    PushKey, PushResultRecord, PushStatus, ResultRecord, RowKey, StoreError, StoreErrorKind,
-    StoredResult, Violation, WriteTxn,
+    AppliedCommit, ClientKey, CommitWrite, Finished, Gate, LoadRequest, Loaded, PushKey,
+    PushResultRecord, PushStatus, ResultRecord, RowKey, StoreError, StoreErrorKind, StoredResult,
+    Violation, WriteTxn,
 };
 use tidewater_wire::{OperationAction, PushCommit};
 
@@ -42,18 +42,19 @@ pub(super) type JobResult = Result<Vec<Outcome>, RoundError>;
 ///
 /// When the group fails as a whole, each job is tried alone, so that what broke one of them
 /// does not fail the others. A commit whose first attempt became durable after all is found by
-/// its key.
+/// its key; a lone job whose outcome is unknown is run again to find out.
 pub(super) async fn run(engine: &Engine, jobs: &[Job]) -> Vec<JobResult> {
-    match attempt(engine, jobs).await {
+    let mut unknown = Unknown::default();
+    match attempt(engine, jobs, &mut unknown).await {
         Ok(results) => results,
-        Err(error) if jobs.len() == 1 => {
+        Err(error) if jobs.len() == 1 && unknown.0.is_empty() => {
             vec![Err(RoundError::from(error))]
         }
         Err(error) => {
             tracing::warn!(%error, jobs = jobs.len(), "a group of commits failed; trying each alone");
             let mut results = Vec::with_capacity(jobs.len());
             for job in jobs {
-                let alone = attempt(engine, std::slice::from_ref(job)).await;
+                let alone = attempt(engine, std::slice::from_ref(job), &mut unknown).await;
                 results.push(match alone {
                     Ok(mut one) => one.pop().expect("one result for one job"),
                     Err(error) => Err(RoundError::from(error)),
@@ -64,10 +65,14 @@ pub(super) async fn run(engine: &Engine, jobs: &[Job]) -> Vec<JobResult> {
     }
 }
 
-async fn attempt(engine: &Engine, jobs: &[Job]) -> Result<Vec<JobResult>, StoreError> {
+async fn attempt(
+    engine: &Engine,
+    jobs: &[Job],
+    unknown: &mut Unknown,
+) -> Result<Vec<JobResult>, StoreError> {
     let mut tries = 0;
     loop {
-        match transact(engine, jobs).await {
+        match transact(engine, jobs, unknown).await {
             Err(error)
                 if error.kind == StoreErrorKind::Contention && tries < CONTENTION_RETRIES =>
             {
@@ -78,11 +83,21 @@ async fn attempt(engine: &Engine, jobs: &[Job]) -> Result<Vec<JobResult>, StoreE
     }
 }
 
-async fn transact(engine: &Engine, jobs: &[Job]) -> Result<Vec<JobResult>, StoreError> {
+async fn transact(
+    engine: &Engine,
+    jobs: &[Job],
+    unknown: &mut Unknown,
+) -> Result<Vec<JobResult>, StoreError> {
     let mut group = Group::new(engine, jobs);
     let wanted = group.wanted(0);
     let (mut txn, loaded) = engine.store().begin_write(wanted.clone()).await?;
     group.take(wanted, loaded);
+    // Before anything of this group is written: what is durable for certain.
+    group.heads = group
+        .gates
+        .iter()
+        .map(|(partition, gate)| (partition.clone(), gate.head))
+        .collect();
     let mut next = 0;
     loop {
         while next < group.entries.len() {
@@ -91,9 +106,9 @@ async fn transact(engine: &Engine, jobs: &[Job]) -> Result<Vec<JobResult>, Store
                 Some(violation) => group.redo(violation, txn.as_mut()).await?,
             };
         }
-        match txn.finish(group.writes[group.applied..].to_vec()).await? {
-            Finished::Committed => return Ok(group.settle()),
-            Finished::Violated(open, violation) => {
+        match txn.finish(group.writes[group.applied..].to_vec()).await {
+            Ok(Finished::Committed) => return Ok(group.settle(unknown)),
+            Ok(Finished::Violated(open, violation)) => {
                 txn = open;
                 let commit = group.applied + violation.commit;
                 let violation = Violation {
@@ -102,7 +117,35 @@ async fn transact(engine: &Engine, jobs: &[Job]) -> Result<Vec<JobResult>, Store
                 };
                 next = group.redo(violation, txn.as_mut()).await?;
             }
+            Err(error) => {
+                unknown.0.append(&mut group.writes);
+                return Err(error);
+            }
         }
+    }
+}
+
+/// Writes of transactions that failed while they finished. Some may be durable: a later attempt
+/// finds them by their keys, and only then are observers told of them.
+#[derive(Default)]
+struct Unknown(Vec<Arc<CommitWrite>>);
+
+impl Unknown {
+    /// Takes out the writes that turn out to be durable, given what a later attempt found.
+    fn take_durable(&mut self, group: &Group<'_>) -> Vec<Arc<CommitWrite>> {
+        let anew: BTreeSet<&PushKey> = group.writes.iter().map(|write| &write.key).collect();
+        self.0.retain(|write| !anew.contains(&write.key));
+        let found: BTreeMap<&PushKey, &PushResultRecord> = group
+            .entries
+            .iter()
+            .filter_map(|entry| match &entry.told {
+                Some(Told::Replayed(record)) => Some((&entry.key, record.as_ref())),
+                _ => None,
+            })
+            .collect();
+        self.0
+            .extract_if(.., |write| found.get(&write.key) == Some(&&write.result))
+            .collect()
     }
 }
 
@@ -120,8 +163,8 @@ struct Group<'a> {
     engine: &'a Engine,
     jobs: &'a [Job],
     entries: Vec<Entry<'a>>,
-    /// Why a job fails as a request, if it does.
-    failures: Vec<Option<RoundError>>,
+    /// Why a job fails as a request, if it does, and the entry that failed.
+    failures: Vec<Option<(usize, RoundError)>>,
     /// What is written, in the order of the entries.
     writes: Vec<Arc<CommitWrite>>,
     /// The entry behind each write.
@@ -130,7 +173,12 @@ struct Group<'a> {
     applied: usize,
     gates: BTreeMap<PartitionId, Gate>,
     results: BTreeMap<PushKey, StoredResult>,
-    clients: BTreeMap<ClientKey, ClientRecord>,
+    /// Who each client id belongs to, as loaded and as this group binds it.
+    clients: BTreeMap<ClientKey, ActorId>,
+    /// The clients that this group binds, each with the write that does.
+    bound: Vec<(usize, ClientKey)>,
+    /// The newest commit of each partition before this group.
+    heads: BTreeMap<PartitionId, CommitSeq>,
     candidate: Candidate,
     now_ms: i64,
 }
@@ -165,6 +213,8 @@ impl<'a> Group<'a> {
             gates: BTreeMap::new(),
             results: BTreeMap::new(),
             clients: BTreeMap::new(),
+            bound: Vec::new(),
+            heads: BTreeMap::new(),
             candidate: Candidate::default(),
             now_ms: engine.parts.clock.now_ms(),
         }
@@ -214,7 +264,7 @@ impl<'a> Group<'a> {
         }
         for (key, client) in wanted.clients.into_iter().zip(loaded.clients) {
             if let Some(client) = client {
-                self.clients.insert(key, client);
+                self.clients.insert(key, client.actor);
             }
         }
     }
@@ -234,7 +284,7 @@ impl<'a> Group<'a> {
             Ok(told) => self.entries[index].told = Some(told),
             Err(Stop::Fail(error)) => {
                 self.candidate.roll_back();
-                self.failures[job] = Some(error);
+                self.failures[job] = Some((index, error));
             }
             Err(Stop::Earlier { write, op_index }) => {
                 return Ok(Some(Violation {
@@ -336,7 +386,13 @@ impl<'a> Group<'a> {
             schema_version: Some(self.engine.schema().version()),
             content_digest: Some(entry.digest.clone()),
         };
-        let unbound = !job.client_is_bound && !self.clients.contains_key(&job.client_key());
+        let client = job.client_key();
+        let unbound = !job.client_is_bound && !self.clients.contains_key(&client);
+        if unbound {
+            self.clients
+                .insert(client.clone(), job.identity.actor.clone());
+            self.bound.push((self.writes.len(), client));
+        }
         let write = Arc::new(CommitWrite {
             key: entry.key.clone(),
             actor: job.identity.actor.clone(),
@@ -361,7 +417,7 @@ impl<'a> Group<'a> {
     fn check_client(&self, job: &Job) -> Result<(), RoundError> {
         let bound = self.clients.get(&job.client_key());
         match bound {
-            Some(client) if client.actor != job.identity.actor => Err(other_actor()),
+            Some(actor) if *actor != job.identity.actor => Err(other_actor()),
             _ => Ok(()),
         }
     }
@@ -404,7 +460,13 @@ impl<'a> Group<'a> {
         self.writes.truncate(write);
         self.writers.truncate(write);
         self.results.clear();
-        self.failures.fill(None);
+        for (_, client) in self.bound.extract_if(.., |(at, _)| *at >= write) {
+            self.clients.remove(&client);
+        }
+        for failure in &mut self.failures {
+            // A request that had failed before stays failed: its entries are not decided again.
+            failure.take_if(|(entry, _)| *entry > index);
+        }
         for entry in &mut self.entries[index..] {
             entry.told = None;
         }
@@ -425,17 +487,19 @@ impl<'a> Group<'a> {
     }
 
     /// Tells everyone, now that it is durable.
-    fn settle(self) -> Vec<JobResult> {
-        let mut heads: BTreeMap<&PartitionId, CommitSeq> = BTreeMap::new();
+    fn settle(mut self, unknown: &mut Unknown) -> Vec<JobResult> {
+        // Also without a write of its own: a replay may be the first to learn of a commit whose
+        // transaction failed after it was durable, and its author must be able to pull it.
+        let mut heads = std::mem::take(&mut self.heads);
         for write in &self.writes {
             if let Some(applied) = &write.applied {
-                heads.insert(&write.key.partition, applied.commit_seq);
+                heads.insert(write.key.partition.clone(), applied.commit_seq);
             }
         }
-        for (partition, head) in heads {
-            self.engine.partitions.advance_head(partition, head);
+        for (partition, head) in &heads {
+            self.engine.partitions.advance_head(partition, *head);
         }
-        for write in &self.writes {
+        for write in unknown.take_durable(&self).iter().chain(&self.writes) {
             let changed = write
                 .applied
                 .as_ref()
@@ -450,7 +514,7 @@ impl<'a> Group<'a> {
         let mut results: Vec<JobResult> = self
             .failures
             .into_iter()
-            .map(|failure| failure.map_or_else(|| Ok(Vec::new()), Err))
+            .map(|failure| failure.map_or_else(|| Ok(Vec::new()), |(_, error)| Err(error)))
             .collect();
         for entry in self.entries {
             if let (Ok(outcomes), Some(told)) = (&mut results[entry.job], entry.told) {

@@ -89,18 +89,23 @@ impl Candidate {
 
     /// Ends the current commit: what it deleted leaves tombstones, what it inserted clears them.
     pub(super) fn settle(&mut self, commit_seq: CommitSeq) -> Settled {
-        let mut before = BTreeMap::new();
+        // Per row: the tombstone before the commit, and the row before the last write to it.
+        let mut written: BTreeMap<RowKey, (Option<Tombstone>, Option<StoredRow>)> = BTreeMap::new();
         for (key, slot) in std::mem::take(&mut self.journal) {
-            before.entry(key).or_insert(slot);
+            written
+                .entry(key)
+                .and_modify(|(_, last)| last.clone_from(&slot.row))
+                .or_insert((slot.tombstone, slot.row));
         }
         let mut settled = Settled::default();
-        for (key, first) in before {
+        for (key, (tombstone, last)) in written {
             let slot = self
                 .rows
                 .get_mut(&key)
                 .expect("it was written by this commit");
-            match (&slot.row, first.row, first.tombstone) {
-                (None, Some(deleted), _) => {
+            match (&slot.row, last) {
+                // Also when the commit itself had inserted it: whoever saw the log saw it go.
+                (None, Some(deleted)) => {
                     let scopes = deleted.scopes;
                     slot.tombstone = Some(Tombstone {
                         commit_seq,
@@ -108,7 +113,7 @@ impl Candidate {
                     });
                     settled.tombstones.push((key.table, key.row_id, scopes));
                 }
-                (Some(_), _, Some(_)) => {
+                (Some(_), _) if tombstone.is_some() => {
                     slot.tombstone = None;
                     settled.cleared.push((key.table, key.row_id));
                 }

@@ -18,11 +18,11 @@ use tidewater_model::{AllowedScopes, ClientId, CommitSeq, LogEpoch, PartitionId}
 use tidewater_objects::MemorySegments;
 use tidewater_schema::Schema;
 use tidewater_store::{
-    Gate, LoadRequest, Loaded, PartitionTouch, PushKey, RowKey, RowScan, Store, StoredResult,
-    StoredRow, Tombstone, WindowRequest,
+    LoadRequest, Loaded, PartitionTouch, PushKey, RowKey, RowScan, Store, StoredResult, StoredRow,
+    Tombstone, WindowRequest,
 };
 use tidewater_wire::WireVersion;
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::broadcast;
 
 use super::{
     asking::{Answer, Ask, Op, Told, all_teams, row_text},
@@ -144,6 +144,15 @@ impl Server {
     /// Puts the requests into one group: all of them wait while another write goes on, in order,
     /// and are then taken together.
     pub(crate) async fn batch(self: &Arc<Self>, asks: Vec<Ask>) -> Vec<Result<Answer, RoundError>> {
+        self.batch_while(asks, async {}).await
+    }
+
+    /// The same, and this happens while they wait.
+    pub(crate) async fn batch_while(
+        self: &Arc<Self>,
+        asks: Vec<Ask>,
+        during: impl Future<Output = ()>,
+    ) -> Vec<Result<Answer, RoundError>> {
         for ask in &asks {
             self.epoch(&Identity::new(ask.partition.as_str(), ask.actor.as_str()))
                 .await;
@@ -163,10 +172,14 @@ impl Server {
         for ask in asks {
             let before = self.resolver.calls();
             let server = Arc::clone(self);
-            rounds.push(tokio::spawn(async move { server.try_round(ask).await }));
+            let round = tokio::spawn(async move { server.try_round(ask).await });
             // What follows the resolver up to the lane happens without waiting.
-            self.resolver.called_more_than(before).await;
+            while !round.is_finished() && self.resolver.calls() == before {
+                tokio::task::yield_now().await;
+            }
+            rounds.push(round);
         }
+        during.await;
         self.store.release();
         plug.await.expect("the plug is a round like others");
         let mut answers = Vec::new();
@@ -319,14 +332,6 @@ impl Server {
             .remove(0)
     }
 
-    pub(crate) async fn gate(&self) -> Gate {
-        let wanted = LoadRequest {
-            partitions: vec![PartitionId::new("p1")],
-            ..LoadRequest::default()
-        };
-        self.load(wanted).await.gates.remove(0)
-    }
-
     /// The version of every column of a row.
     pub(crate) async fn column_versions(&self, table: &str, row_id: &str) -> Vec<i64> {
         let row = self.stored(table, row_id).await.expect("a row");
@@ -340,9 +345,13 @@ impl Server {
 
     /// The recorded outcome of a commit of client `c1`.
     pub(crate) async fn recorded(&self, commit: &str) -> Option<StoredResult> {
+        self.recorded_of("c1", commit).await
+    }
+
+    pub(crate) async fn recorded_of(&self, client: &str, commit: &str) -> Option<StoredResult> {
         let key = PushKey {
             partition: PartitionId::new("p1"),
-            client: ClientId::new("c1"),
+            client: ClientId::new(client),
             client_commit_id: commit.into(),
         };
         self.store.find_push_result(&key).await.expect("a look")
@@ -412,7 +421,6 @@ impl Ids for CountedIds {
 pub(crate) struct Resolver {
     grants: Mutex<BTreeMap<String, Vec<String>>>,
     calls: AtomicU64,
-    called: Notify,
 }
 
 impl Resolver {
@@ -424,23 +432,12 @@ impl Resolver {
     fn calls(&self) -> u64 {
         self.calls.load(Ordering::SeqCst)
     }
-
-    async fn called_more_than(&self, before: u64) {
-        loop {
-            let called = self.called.notified();
-            if self.calls() > before {
-                return;
-            }
-            called.await;
-        }
-    }
 }
 
 #[async_trait]
 impl ScopeResolver for Resolver {
     async fn resolve(&self, request: ResolveRequest<'_>) -> Result<AllowedScopes, ResolveError> {
         self.calls.fetch_add(1, Ordering::SeqCst);
-        self.called.notify_waiters();
         let teams = self
             .grants
             .lock()

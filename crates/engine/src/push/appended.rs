@@ -282,41 +282,49 @@ fn without_references(
 }
 
 fn rejection(violation: &Violation) -> Stop {
-    let (message, details) = match &violation.kind {
+    let (message, told) = match &violation.kind {
         ViolationKind::MissingParent {
             column,
             parent,
             row_id,
-        } => {
-            let named = || {
-                RejectionDetails::new()
-                    .reason("missing_parent")
-                    .field_path(column.as_str())
-                    .reference("parent", parent.as_str())
-            };
-            // Not every key is fit to be shown (§6.3.1).
-            let with_row = named().reference("row", &**row_id).build();
-            let details = with_row.or_else(|_| named().build());
-            ("the parent row does not exist", details)
-        }
-        ViolationKind::RestrictedDelete { child } => {
-            let details = RejectionDetails::new()
-                .reason("restricted_delete")
-                .reference("child", child.as_str());
-            ("another row still refers to this one", details.build())
-        }
-        ViolationKind::CascadeLimit => {
-            let details = RejectionDetails::new().reason("cascade_limit");
-            ("the delete would change too many rows", details.build())
-        }
+        } => (
+            "the parent row does not exist",
+            details(
+                "missing_parent",
+                Some(column),
+                &[("parent", parent), ("row", row_id)],
+            ),
+        ),
+        ViolationKind::RestrictedDelete { child } => (
+            "another row still refers to this one",
+            details("restricted_delete", None, &[("child", child)]),
+        ),
+        ViolationKind::CascadeLimit => (
+            "the delete would change too many rows",
+            details("cascade_limit", None, &[]),
+        ),
     };
     let mut record = error_record(violation.op_index, ErrorCode::ReferenceViolation, message);
-    if let ResultRecord::Error { details: slot, .. } = &mut record {
-        let reason_only = || RejectionDetails::new().reason("missing_parent").build();
-        *slot = details
-            .or_else(|_| reason_only())
-            .ok()
-            .map(|text| text.to_string());
+    if let ResultRecord::Error { details, .. } = &mut record {
+        *details = told;
     }
     Stop::Reject(Box::new(record))
+}
+
+/// The reason with as much of the rest as is fit to be shown: names and keys may be no field
+/// paths and no values of a reference (§6.3.1).
+fn details(reason: &str, column: Option<&str>, references: &[(&str, &str)]) -> Option<String> {
+    let mut told = RejectionDetails::new().reason(reason);
+    let columns = column.map(|column| told.clone().field_path(column));
+    told = columns.filter(is_sound).unwrap_or(told);
+    for (key, value) in references {
+        told = Some(told.clone().reference(*key, *value))
+            .filter(is_sound)
+            .unwrap_or(told);
+    }
+    told.build().ok().map(|text| text.to_string())
+}
+
+fn is_sound(details: &RejectionDetails) -> bool {
+    details.clone().build().is_ok()
 }

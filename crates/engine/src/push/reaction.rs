@@ -33,7 +33,8 @@ pub(super) fn check(
     }
     let mut keys = BTreeSet::new();
     let mut writes = Vec::with_capacity(planned.len());
-    for reaction in planned {
+    for mut reaction in planned {
+        reaction.payload.sort_all_objects();
         let text = reaction.payload.to_string();
         if let Some(fault) = fault(&reaction, &text, keys.contains(&reaction.key)) {
             return Err(BadReaction {

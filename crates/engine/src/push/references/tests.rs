@@ -203,7 +203,7 @@ impl World {
     }
 
     #[track_caller]
-    fn is_refused(mut self, op_index: i32, expected: &str) {
+    fn refuses(mut self, op_index: i32, expected: &str) {
         let violation = self.run().unwrap_err();
         let told = match violation.kind {
             ViolationKind::MissingParent {
@@ -230,7 +230,7 @@ mod parents {
             .appends(&[]);
         World::with(&[])
             .write("mid m1 owner=t1")
-            .is_refused(0, "missing top t1 in owner");
+            .refuses(0, "missing top t1 in owner");
     }
 
     #[test]
@@ -252,7 +252,7 @@ mod parents {
             .appends(&[]);
         World::with(&["mid m1 owner=gone"])
             .write("mid m1 owner=gone hint=gone")
-            .is_refused(0, "missing top gone in hint");
+            .refuses(0, "missing top gone in hint");
     }
 
     #[test]
@@ -260,7 +260,7 @@ mod parents {
         World::with(&["top t1", "mid m1 hint=t1"])
             .delete("top t1")
             .write("mid m1 hint=t1")
-            .is_refused(1, "missing top t1 in hint");
+            .refuses(1, "missing top t1 in hint");
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod parents {
         World::with(&[])
             .write("mid m2 hint=x")
             .write("mid m1 owner=y")
-            .is_refused(0, "missing top x in hint");
+            .refuses(0, "missing top x in hint");
     }
 }
 
@@ -296,7 +296,7 @@ mod deletes {
         World::with(&["top t0", "top t1", "mid m1 guard=t1"])
             .delete("top t0")
             .delete("top t1")
-            .is_refused(1, "restricted by mid");
+            .refuses(1, "restricted by mid");
     }
 
     #[test]
@@ -391,11 +391,11 @@ mod deletes {
         World::with(&rows)
             .at_most(2)
             .delete("top t1")
-            .is_refused(0, "limit");
+            .refuses(0, "limit");
         World::with(&rows)
             .at_most(1)
             .delete("top t1")
-            .is_refused(0, "limit");
+            .refuses(0, "limit");
     }
 
     #[test]

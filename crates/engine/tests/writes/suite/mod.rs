@@ -8,5 +8,10 @@ mod host;
 mod server;
 mod watched;
 
+mod batches;
 mod crdt;
+mod failures;
+mod reactions;
 mod references;
+mod unique;
+mod validators;

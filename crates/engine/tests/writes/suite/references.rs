@@ -958,3 +958,38 @@ async fn appended_changes_carry_whole_rows() {
     );
     assert_eq!(&row.scopes, before);
 }
+
+/// Names that are no field path and no value of a reference.
+const ODD: &str = r#"{"version": 1, "tables": [
+  {"name": " padded", "primaryKey": "id", "scopes": ["team:{team}"],
+   "columns": [{"name": "id", "type": "string", "nullable": false},
+               {"name": "team", "type": "string", "nullable": false}]},
+  {"name": "child ", "primaryKey": "id", "scopes": ["team:{team}"],
+   "columns": [{"name": "id", "type": "string", "nullable": false},
+               {"name": "team", "type": "string", "nullable": false},
+               {"name": "the parent", "type": "string", "nullable": true}],
+   "indexes": [{"name": "i1", "columns": ["the parent"]}],
+   "references": [{"column": "the parent", "parentTable": " padded"}]}
+]}"#;
+
+#[tokio::test]
+async fn names_that_are_not_fit_to_be_shown_are_left_out_and_the_reason_stays() {
+    let server = Server::start(ODD).await;
+    let child = |parent: &str| {
+        put(
+            "child ",
+            json!({"id": "c", "team": "t1", "the parent": parent}),
+        )
+    };
+    let told = server.tell(vec![child("p")]).await;
+    let details = r#"{"reason":"missing_parent","references":{"row":"p"}}"#;
+    Server::is_refused(&told, 0, details);
+    server
+        .has(vec![
+            put(" padded", json!({"id": "p", "team": "t1"})),
+            child("p"),
+        ])
+        .await;
+    let told = server.tell(vec![delete(" padded", "p")]).await;
+    Server::is_refused(&told, 0, r#"{"reason":"restricted_delete"}"#);
+}

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::json;
 use tidewater_engine::{Hooks, RoundError};
-use tidewater_store::{PushStatus, StorageCode, StoreErrorKind, StoredResult};
+use tidewater_store::{PushStatus, StoreErrorKind, StoredResult};
 
 use super::{
     asking::{Answer, Ask, Op, all_teams, delete, put},
@@ -268,15 +268,12 @@ async fn whatever_fails_once_is_made_good() {
 #[tokio::test]
 async fn whatever_fails_for_a_while_loses_nothing_that_was_acknowledged() {
     let calls = u64::try_from(check(None).await.len()).unwrap();
-    let refused = StoreErrorKind::Refused(StorageCode::QueryUnsupported);
     let whiles = [
         (2, StoreErrorKind::Contention),
         (5, StoreErrorKind::Contention),
         (2, StoreErrorKind::Unavailable),
-        (5, StoreErrorKind::Unavailable),
         (1_000, StoreErrorKind::Unavailable),
         (2, StoreErrorKind::Corrupt),
-        (1_000, refused),
     ];
     for from in 0..calls {
         for (times, kind) in whiles {

@@ -51,7 +51,7 @@ impl Setup {
     }
 
     pub(crate) async fn start(self) -> Server {
-        self.start_on(super::super::home::open()).await
+        self.start_on(crate::home::open()).await
     }
 
     /// Starts on a database that may have been used before.

@@ -294,7 +294,7 @@ mod rows {
         assert_eq!(notes.take(), expected);
 
         // "kept" is refused on insert as well, so it gets in before the validator exists.
-        let database = super::super::super::home::open();
+        let database = crate::home::open();
         let before = Setup::of(SCHEMA).start_on(Arc::clone(&database)).await;
         before
             .push(vec![order("a", 1), line("kept", None, Some("a"))])

@@ -1,0 +1,12 @@
+//! The database under the suite: SQLite without a file.
+
+use std::sync::Arc;
+
+use tidewater_store::Store;
+use tidewater_store_sqlite::{SqliteConfig, SqliteStore};
+
+/// An empty database that nobody else has.
+pub(crate) fn open() -> Arc<dyn Store> {
+    let store = SqliteStore::open(SqliteConfig::in_memory()).expect("memory");
+    Arc::new(store)
+}

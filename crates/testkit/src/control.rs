@@ -16,7 +16,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tidewater_engine::{Clock, Retention};
 
-use crate::{Instance, ResolverMode, ScopeLists, host::failure};
+use crate::{Instance, ResolverMode, Rule, ScopeLists, TableRule, host::failure};
 
 /// Size of a control request.
 const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -74,6 +74,8 @@ async fn act(instance: &Instance, action: &str, body: &[u8]) -> Option<Result<Va
         }),
         "clock" => read(body)
             .map(|wish: Advance| json!({ "nowMs": instance.clock().advance(wish.advance_ms) })),
+        "validators" => judge_rows(instance, body).await,
+        "commit-validator" => judge_commits(instance, body).await,
         "prune" => prune(instance, body).await,
         "fail-next-idempotency-lookup" => {
             instance.blind_next_outcome();
@@ -166,6 +168,28 @@ async fn prune(instance: &Instance, body: &[u8]) -> Result<Value> {
         })
         .await?;
     Ok(json!({ "horizonSeq": horizon.seq().get() }))
+}
+
+async fn judge_rows(instance: &Instance, body: &[u8]) -> Result<Value> {
+    let rules: Vec<TableRule> = read(body)?;
+    let schema = instance.schema().await;
+    let set = instance.validator().judge_rows(&schema, rules);
+    set.map_err(|error| BadRequest(error.to_string()))?;
+    Ok(json!({}))
+}
+
+async fn judge_commits(instance: &Instance, body: &[u8]) -> Result<Value> {
+    let wish: Value = read(body)?;
+    let is_nothing = wish.is_null() || wish == json!({});
+    let rule = if is_nothing {
+        None
+    } else {
+        Some(Rule::try_from(wish).map_err(BadRequest)?)
+    };
+    let schema = instance.schema().await;
+    let set = instance.validator().judge_commits(&schema, rule);
+    set.map_err(|error| BadRequest(error.to_string()))?;
+    Ok(json!({}))
 }
 
 async fn restore(instance: &Instance) -> Result<Value> {

@@ -1,8 +1,8 @@
 //! One server with a switch for everything around it: time, ids, permissions, storage.
 //!
 //! An instance is a real engine behind the real router, on a database of its own. What surrounds
-//! it (clock, ids, resolver, segments) outlives the engine, which is closed and opened again when
-//! a server would be restarted: after a restore and for a schema upgrade.
+//! it (clock, ids, resolver, validator, segments) outlives the engine, which is closed and opened
+//! again when a server would be restarted: after a restore and for a schema upgrade.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -22,7 +22,8 @@ use tokio::sync::RwLock;
 use tower::ServiceExt;
 
 use crate::{
-    InstanceLimits, InstanceSpec, NameIsToken, SeededIds, StoreKind, SwitchResolver, VirtualClock,
+    InstanceLimits, InstanceSpec, NameIsToken, SeededIds, StoreKind, SwitchResolver,
+    SwitchValidator, VirtualClock,
     database::{Backup, Database},
     probe::{Probe, ProbedStore},
     rows::fields_to_json,
@@ -58,6 +59,7 @@ struct Surroundings {
     clock: Arc<VirtualClock>,
     ids: Arc<SeededIds>,
     resolver: Arc<SwitchResolver>,
+    validator: Arc<SwitchValidator>,
     segments: Arc<MemorySegments>,
     probe: Arc<Probe>,
     hooks: Hooks,
@@ -117,6 +119,7 @@ impl Instance {
             clock: Arc::new(VirtualClock::new(spec.now_ms)),
             ids: Arc::new(SeededIds::new(spec.seed.unwrap_or_default())),
             resolver: Arc::default(),
+            validator: Arc::default(),
             segments: Arc::new(MemorySegments::new(SEGMENT_BYTES_MAX, lifetime_ms)),
             probe: Arc::default(),
             hooks,
@@ -149,6 +152,11 @@ impl Instance {
     /// Grants and switches.
     pub fn resolver(&self) -> &SwitchResolver {
         &self.surroundings.resolver
+    }
+
+    /// Rules about writes, behind the validators that a host brought.
+    pub fn validator(&self) -> &SwitchValidator {
+        &self.surroundings.validator
     }
 
     /// Time.
@@ -302,6 +310,8 @@ impl Surroundings {
         let resolver: Arc<SwitchResolver> = Arc::clone(&self.resolver);
         let clock: Arc<VirtualClock> = Arc::clone(&self.clock);
         let ids: Arc<SeededIds> = Arc::clone(&self.ids);
+        let mut hooks = self.hooks.clone();
+        self.validator.install(&schema, &mut hooks);
         let store = ProbedStore::new(database.lock().store(), Arc::clone(&self.probe));
         let engine = Engine::open(EngineParts {
             store: Arc::new(store),
@@ -310,7 +320,7 @@ impl Surroundings {
             resolver,
             clock,
             ids,
-            hooks: self.hooks.clone(),
+            hooks,
             config: self.limits.engine(),
         })
         .await?;

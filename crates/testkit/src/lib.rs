@@ -1,11 +1,11 @@
 //! What tests stand on, and nothing that is shipped depends on.
 //!
 //! An [`Instance`] is a real engine behind the real routes, with a switch for everything around
-//! it: a [`VirtualClock`], [`SeededIds`], a [`SwitchResolver`], a database that can be backed up
-//! and put back. A [`Host`] serves many of them on one port, each under a path of its own, with
-//! its switches beside it as JSON; [`TestServer`] is a host on a thread of a test. The program
-//! `testhost` is a host for harnesses in other languages; the README beside this crate says how
-//! to talk to it.
+//! it: a [`VirtualClock`], [`SeededIds`], a [`SwitchResolver`], a [`SwitchValidator`], a database
+//! that can be backed up and put back. A [`Host`] serves many of them on one port, each under a
+//! path of its own, with its switches beside it as JSON; [`TestServer`] is a host on a thread of a
+//! test. The program `testhost` is a host for harnesses in other languages; the README beside this
+//! crate says how to talk to it.
 //!
 //! [`schema`] builds schema documents and [`rows`] rows, in the forms that the published client
 //! uses too. [`message`] builds requests of any wire version, and [`HttpClient`] sends them.
@@ -29,6 +29,7 @@ pub mod rows;
 pub mod schema;
 mod spec;
 mod test_server;
+mod validators;
 
 pub use auth::NameIsToken;
 pub use clock::VirtualClock;
@@ -41,3 +42,4 @@ pub use instance::{Instance, RowView};
 pub use resolver::{ResolverMode, ScopeLists, SwitchResolver, scopes};
 pub use spec::{InstanceLimits, InstanceSpec};
 pub use test_server::TestServer;
+pub use validators::{CommitRule, RowRule, Rule, RuleError, SwitchValidator, TableRule};

@@ -12,12 +12,12 @@ use async_trait::async_trait;
 use bytestring::ByteString;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
-use tidewater_store::{RowKey, 
+use tidewater_store::{
     ActivityBatch, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite, Finished,
     IndexScan, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
-    ReactionRecord, ReactionStatus, RetentionInputs, RowPage, RowScan, SqlQuery, SqlValue, Store,
-    StoreError, StoredResult, StoredRow, TableScan, Violation, Window, WindowRequest, WriteLanes,
-    WriteTxn,
+    ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, SqlQuery, SqlValue,
+    Store, StoreError, StoredResult, StoredRow, TableScan, Violation, Window, WindowRequest,
+    WriteLanes, WriteTxn,
 };
 
 /// The lie, kept across the stores it is told in.

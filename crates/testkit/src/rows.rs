@@ -85,7 +85,8 @@ fn encode_value(column: &Column, value: &Json) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-fn value_to_json(value: &Value<'_>) -> Json {
+/// One value, in the convention of the module.
+pub(crate) fn value_to_json(value: &Value<'_>) -> Json {
     match *value {
         Value::String(text) | Value::Json(text) | Value::BlobRef(text) => json!(text),
         Value::Integer(number) => json!(number),

@@ -23,7 +23,7 @@ on_every_store!(
     what_cannot_be_done_is_refused_with_a_reason,
 );
 
-fn call(method: &str, url: &str, body: &Value) -> (u16, Value) {
+pub(crate) fn call(method: &str, url: &str, body: &Value) -> (u16, Value) {
     let request = http::Request::builder()
         .method(method)
         .uri(url)
@@ -44,7 +44,7 @@ fn call(method: &str, url: &str, body: &Value) -> (u16, Value) {
 }
 
 #[track_caller]
-fn check(method: &str, url: &str, body: Value, expected: Value) {
+pub(crate) fn check(method: &str, url: &str, body: Value, expected: Value) {
     assert_eq!(call(method, url, &body), (200, expected));
 }
 

@@ -380,6 +380,7 @@ macro_rules! for_each_conformance_case {
                 an_abandoned_commit_leaves_no_reaction
                 reactions_are_listed_by_bytewise_key_in_pages
                 reactions_are_listed_by_their_status
+                pruning_the_log_keeps_reactions
                 outcomes_recorded_before_a_time_are_deleted
                 an_outcome_without_a_time_is_kept
                 a_damaged_outcome_is_not_pruned

@@ -253,6 +253,17 @@ pub(super) async fn reactions_are_listed_by_their_status(database: &dyn Database
     }
 }
 
+pub(super) async fn pruning_the_log_keeps_reactions(database: &dyn Database) {
+    let store = ready(database).await;
+    write(&*store, [Draft::new("p", 1).react(reaction("k"))]).await;
+    write(&*store, [Draft::new("p", 2)]).await;
+    store
+        .prune(&partition("p"), &epoch("e1"), HorizonSeq::at(seq(2)))
+        .await
+        .unwrap();
+    assert_eq!(list(&*store, None, None, 10).await, ["k"]);
+}
+
 /// Records outcomes of clients `c1` and `c2`, each with ids `m0`, `m1`, … recorded at times
 /// 0, 10, …
 async fn write_outcomes(store: &dyn Store, name: &str, count: i64) {

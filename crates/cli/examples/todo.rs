@@ -166,6 +166,7 @@ impl TodoList {
             ));
         }
         let todo = json!({
+            // The replica's id keeps two devices from making the same one.
             "id": format!("{}-{now_ms}", self.client.client_id()),
             "list_id": self.list,
             "title": title,

@@ -18,9 +18,6 @@ use clap::{Parser, Subcommand};
 
 use crate::config::Config;
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// A server for the Syncular sync protocol.
 #[derive(Debug, Parser)]
 #[command(name = "tidewater", version, about, disable_help_subcommand = true)]

@@ -24,7 +24,10 @@ use crate::{Server, console, error::ApiError, health, segments, sync};
 pub fn router(server: Arc<Server>) -> Router {
     let mut router = Router::new()
         .route("/sync", only(post(sync::handle), "POST"))
-        .route("/segments/{segment_id}", only(get(segments::handle), "GET, HEAD"))
+        .route(
+            "/segments/{segment_id}",
+            only(get(segments::handle), "GET, HEAD"),
+        )
         .route("/health", only(get(health::health), "GET, HEAD"))
         .route("/ready", only(get(health::ready), "GET, HEAD"));
     if server.console.is_some() {

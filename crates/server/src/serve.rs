@@ -8,7 +8,9 @@
 //! **Invariant:** after `serve` has returned, every acknowledged commit is durable and no task of
 //! the server is left.
 
-use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible, io::ErrorKind, net::SocketAddr, pin::pin, sync::Arc, time::Duration,
+};
 
 use axum::{Router, extract::ConnectInfo, response::Response};
 use http::Request;
@@ -47,7 +49,7 @@ pub async fn serve(
         background.spawn(Arc::clone(console).follow());
     }
 
-    let connections = accept(listener, &server, shutdown).await;
+    let mut connections = accept(listener, &server, shutdown).await;
 
     server.drain();
     let drain_timeout = server.config.connections.drain_timeout;
@@ -60,6 +62,8 @@ pub async fn serve(
             "requests were cut off at shutdown"
         );
     }
+    // Whatever is left is cut off. Its writes are not: the engine ends those itself.
+    connections.tasks.shutdown().await;
     background.shutdown().await;
     server.engine.close().await
 }
@@ -78,6 +82,8 @@ async fn accept(
             () = &mut shutdown => return connections,
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => connections.begin(stream, peer),
+                // The client changed its mind while it waited.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     // Out of descriptors, most likely: accepting again at once would spin.
@@ -131,7 +137,7 @@ impl Connections {
     }
 
     /// Lets every connection end after the request it is busy with.
-    async fn finish(mut self) {
+    async fn finish(&mut self) {
         self.stop.send_replace(true);
         while self.tasks.join_next().await.is_some() {}
     }

@@ -8,11 +8,11 @@ use std::sync::{
 use async_trait::async_trait;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
-use tidewater_store::{RowKey, StoredRow, 
+use tidewater_store::{
     ActivityBatch, ClientRecord, LoadRequest, Loaded, MemoryStore, PartitionRecord, PartitionTouch,
-    Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowPage, RowScan, Store,
-    StoreError, StoreErrorKind, StoredResult, TableScan, Window, WindowRequest, WriteLanes,
-    WriteTxn,
+    Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan,
+    Store, StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest,
+    WriteLanes, WriteTxn,
 };
 use tokio::sync::watch;
 

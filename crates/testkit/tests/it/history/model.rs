@@ -130,11 +130,14 @@ impl Model {
     ) -> Outcome {
         let mut rows = self.rows.clone();
         let mut touched = BTreeSet::new();
+        // The team of each row that the commit deleted, the last time it did.
+        let mut deleted = BTreeMap::new();
         for (op_index, write) in writes.iter().enumerate() {
             let before = rows.get(&write.key).cloned();
             match self.decide_one(schema, asker, write, before.as_ref(), &touched) {
                 Ok(None) => {
-                    if rows.remove(&write.key).is_some() {
+                    if let Some(row) = rows.remove(&write.key) {
+                        deleted.insert(write.key.clone(), row.team().to_owned());
                         touched.insert(write.key.clone());
                     }
                 }
@@ -164,22 +167,12 @@ impl Model {
         self.head += 1;
         self.created_at_ms.push(now_ms);
         for key in touched {
-            match (self.rows.get(&key), rows.contains_key(&key)) {
-                (_, true) => {
-                    self.tombstones.remove(&key);
-                }
-                (Some(deleted), false) => {
-                    let team = deleted.team().to_owned();
-                    self.tombstones.insert(
-                        key,
-                        Tombstone {
-                            place: self.head,
-                            team,
-                        },
-                    );
-                }
-                // Made and unmade by one commit: nobody ever saw it, and nothing is left of it.
-                (None, false) => {}
+            if rows.contains_key(&key) {
+                self.tombstones.remove(&key);
+            } else if let Some(team) = deleted.remove(&key) {
+                // Also when the commit itself had inserted the row (§2.2).
+                let place = self.head;
+                self.tombstones.insert(key, Tombstone { place, team });
             }
         }
         self.rows = rows;

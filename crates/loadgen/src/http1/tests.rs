@@ -1,3 +1,5 @@
+//! Heads and chunked bodies of responses, whole and in pieces.
+
 use super::reply::{Framing, parse_head, take_chunk};
 use bytes::BytesMut;
 

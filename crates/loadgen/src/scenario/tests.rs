@@ -1,3 +1,5 @@
+//! What each scenario asks for and how it checks the answers, against a server that misbehaves.
+
 use clap::Parser;
 
 use super::*;

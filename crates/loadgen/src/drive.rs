@@ -21,7 +21,7 @@ use tokio::task::{JoinSet, LocalSet};
 use crate::{
     error::RoundError,
     measure::{Done, OperationKind, Recorder, Tally},
-    process::Usage,
+    process::{Usage, machine_cpu},
     schedule::{Pacer, Schedule},
 };
 
@@ -56,6 +56,8 @@ pub(crate) struct Measured {
     pub(crate) server: Option<(Usage, Usage)>,
     /// CPU time of this process.
     pub(crate) generator_cpu: Duration,
+    /// CPU time of the machine.
+    pub(crate) machine_cpu: Duration,
 }
 
 /// A server that answers nothing usable is given up.
@@ -72,6 +74,7 @@ pub(crate) async fn run_phase<W: Worker>(
 ) -> anyhow::Result<(Vec<W>, Measured)> {
     let recorder = Rc::new(RefCell::new(Recorder::default()));
     let read_server = || phase.server_pid.map(Usage::read).transpose();
+    let machine_before = machine_cpu()?;
     let server_before = read_server()?;
     let generator_before = Usage::read(std::process::id())?;
     let pace = Rc::new(Pace::new(phase, workers.len())?);
@@ -92,6 +95,7 @@ pub(crate) async fn run_phase<W: Worker>(
     let elapsed = started.elapsed();
     let server_after = read_server()?;
     let generator_after = Usage::read(std::process::id())?;
+    let machine_after = machine_cpu()?;
     let (tallies, errors) = recorder.take().finish();
     let measured = Measured {
         elapsed,
@@ -100,6 +104,7 @@ pub(crate) async fn run_phase<W: Worker>(
         unsent: pace.unsent(),
         server: server_before.zip(server_after),
         generator_cpu: generator_after.cpu.saturating_sub(generator_before.cpu),
+        machine_cpu: machine_after.saturating_sub(machine_before),
     };
     Ok((workers, measured))
 }

@@ -2,6 +2,8 @@
 //!
 //! CPU time is user and system time of all threads, past ones included. The kernel gives it in
 //! clock ticks, which is exact enough for runs of seconds.
+//!
+//! What the whole machine used tells whether figures were taken on a quiet one.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -64,6 +66,29 @@ pub(crate) fn task_cpu(task: &Path) -> anyhow::Result<Duration> {
         .with_context(|| format!("understand {}", path.display()))
 }
 
+/// CPU time that all processes together have used so far, interrupts included.
+pub(crate) fn machine_cpu() -> anyhow::Result<Duration> {
+    let stat = fs::read_to_string("/proc/stat").context("read /proc/stat")?;
+    busy_time(&stat, rustix::param::clock_ticks_per_second()).context("understand /proc/stat")
+}
+
+/// User, nice and system time, then idle and waiting, which are none, then interrupts.
+fn busy_time(stat: &str, ticks_per_second: u64) -> Option<Duration> {
+    let mut fields = stat
+        .lines()
+        .next()?
+        .strip_prefix("cpu ")?
+        .split_whitespace();
+    let mut sum = |count: usize| -> Option<u64> {
+        let taken = fields.by_ref().take(count);
+        taken.map(|field| field.parse::<u64>().ok()).sum()
+    };
+    let busy = sum(3)?;
+    sum(2)?;
+    let nanos = (busy + sum(2)?).checked_mul(1_000_000_000)?;
+    Some(Duration::from_nanos(nanos.checked_div(ticks_per_second)?))
+}
+
 /// Sets the peak of a process's resident size to what it is now.
 pub(crate) fn reset_peak(pid: u32) -> anyhow::Result<()> {
     let path = format!("/proc/{pid}/clear_refs");
@@ -94,6 +119,14 @@ mod tests {
         let stat = "7 (a) b (c) S 1 7 7 0 -1 4194304 100 0 0 0 150 50 0 0 20 0 4 0 9 1 2 3";
         assert_eq!(cpu_time(stat, 100), Some(Duration::from_secs(2)));
         assert_eq!(cpu_time("7 (a", 100), None);
+    }
+
+    #[test]
+    fn a_machine_is_busy_unless_it_is_idle_or_waits() {
+        let stat = "cpu  100 10 50 9999 8888 7 33 0 0 0\ncpu0 1 2 3 4 5 6 7 8\n";
+        assert_eq!(busy_time(stat, 100), Some(Duration::from_secs(2)));
+        assert_eq!(busy_time("cpu  1 2", 100), Some(Duration::from_millis(30)));
+        assert_eq!(busy_time("intr 1", 100), None);
     }
 
     #[test]

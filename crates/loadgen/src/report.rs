@@ -57,6 +57,9 @@ pub struct RunReport {
     pub server: Option<ProcessReport>,
     /// This process.
     pub generator: GeneratorReport,
+    /// Cores that everything else on the machine used meanwhile; what was measured without the
+    /// server's process counts as else. Figures are worth little when this is not near zero.
+    pub others_cpu_share: f64,
     /// What was checked after the load.
     pub checked: Checked,
     /// What was wrong.
@@ -140,6 +143,10 @@ impl RunReport {
         let elapsed = measured.elapsed;
         let total = |count: fn(&Tally) -> u64| measured.tallies.values().map(count).sum::<u64>();
         let operations = total(Tally::operations);
+        let server_cpu = measured.server.map_or(Duration::ZERO, |(before, after)| {
+            after.cpu.saturating_sub(before.cpu)
+        });
+        let known_cpu = measured.generator_cpu + server_cpu;
         Self {
             scenario,
             label: setup.common.label.clone(),
@@ -164,6 +171,7 @@ impl RunReport {
                 cpu_share: share(measured.generator_cpu, elapsed),
                 cpu_us_per_operation: us_per(measured.generator_cpu, operations),
             },
+            others_cpu_share: share(measured.machine_cpu.saturating_sub(known_cpu), elapsed),
             checked,
             problems,
         }

@@ -33,9 +33,10 @@ impl Display for RunReport {
         }
         writeln!(
             f,
-            "  generator           {:.2} cores, {} us per operation",
+            "  generator           {:.2} cores, {} us per operation; others {:.2} cores",
             self.generator.cpu_share,
-            figure(self.generator.cpu_us_per_operation)
+            figure(self.generator.cpu_us_per_operation),
+            self.others_cpu_share
         )?;
         let checked = &self.checked;
         writeln!(

@@ -7,7 +7,7 @@ use crate::{
     args::PullArgs,
     client::{default_pull_header, pull_of},
     drive::Measured,
-    process::{self, Usage},
+    process::{self, Usage, machine_cpu},
     report::{Checked, RunReport},
     setup::Setup,
     verify::Problems,
@@ -30,6 +30,7 @@ pub(super) async fn run(args: &PullArgs) -> anyhow::Result<RunReport> {
     }
     let read_server = || args.common.server_pid.map(Usage::read).transpose();
     let before = read_server()?;
+    let machine_before = machine_cpu()?;
     let started = Instant::now();
     tokio::time::sleep(args.common.duration).await;
     let measured = Measured {
@@ -39,6 +40,7 @@ pub(super) async fn run(args: &PullArgs) -> anyhow::Result<RunReport> {
         unsent: 0,
         server: before.zip(read_server()?),
         generator_cpu: Duration::ZERO,
+        machine_cpu: machine_cpu()?.saturating_sub(machine_before),
     };
     drop(clients);
     Ok(RunReport::new(

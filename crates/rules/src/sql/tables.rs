@@ -106,7 +106,8 @@ impl Walk<'_> {
         scope[at].open = open;
     }
 
-    /// A table that names itself must say after how many rows it ends.
+    /// A table that names itself must say after how many rows it ends. Rows that an OFFSET skips
+    /// would not count.
     fn check_recursion(&self, at: usize, cte: &Cte) -> Result<(), SqlError> {
         let scope = self
             .scopes
@@ -118,7 +119,8 @@ impl Walk<'_> {
         let limit = match &cte.query.limit_clause {
             Some(LimitClause::LimitOffset {
                 limit: Some(Expr::Value(limit)),
-                ..
+                offset: None,
+                limit_by: _,
             }) => match &limit.value {
                 Value::Number(number, false) => number.parse::<u64>().ok(),
                 _ => None,

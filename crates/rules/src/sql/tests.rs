@@ -222,6 +222,10 @@ fn a_recursive_common_table_says_when_it_ends() {
     let long =
         "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n LIMIT 10001) SELECT x FROM n";
     check_refused(long, "needs a LIMIT");
+    let late = endless.replace("FROM n) SELECT", "FROM n LIMIT 1 OFFSET 999999999) SELECT");
+    check_refused(&late, "needs a LIMIT");
+    check_refused(&late.replace("1 OFFSET 999999999", "-1"), "needs a LIMIT");
+    check_refused(&late.replace("1 OFFSET 999999999", "9, 1"), "needs a LIMIT");
     let silent = "WITH n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT x FROM n";
     check_refused(silent, "no table `n`");
     check_rows(

@@ -14,7 +14,7 @@ use tidewater_store::{RowKey, StoredRow, Tombstone};
 #[derive(Clone, Debug, Default)]
 pub(super) struct RowSlot {
     pub(super) row: Option<StoredRow>,
-    /// Of a commit before the current one; cleared by an insert.
+    /// Of a commit before the current one; an insert clears it, also for the rest of its commit.
     pub(super) tombstone: Option<Tombstone>,
 }
 
@@ -77,6 +77,9 @@ impl Candidate {
             .get_mut(key)
             .expect("every row that a commit names was loaded");
         self.journal.push((key.clone(), slot.clone()));
+        if row.is_some() {
+            slot.tombstone = None;
+        }
         slot.row = row;
     }
 

@@ -8,3 +8,6 @@ use tidewater_store::{MemoryStore, Store};
 pub(crate) fn open() -> Arc<dyn Store> {
     Arc::new(MemoryStore::new())
 }
+
+/// Random histories to run.
+pub(crate) const CASES: u32 = 128;

@@ -10,3 +10,6 @@ pub(crate) fn open() -> Arc<dyn Store> {
     let store = SqliteStore::open(SqliteConfig::in_memory()).expect("memory");
     Arc::new(store)
 }
+
+/// Random histories to run.
+pub(crate) const CASES: u32 = 48;

@@ -233,6 +233,32 @@ async fn a_row_written_and_deleted_in_one_commit_leaves_a_tombstone() {
 }
 
 #[tokio::test]
+async fn an_insert_clears_the_tombstone_for_the_rest_of_its_commit() {
+    let server = Server::start(SCHEMA).await;
+    server.push(vec![note("a", None)]).await;
+    server.push(vec![delete("notes", "a")]).await;
+    let revived = |last: Op| vec![note("a", None).based_on(0), delete("notes", "a"), last];
+    let refused = revived(note("a", None).based_on(3));
+    assert_eq!(server.push(refused).await, "rejected 2:sync.row_missing");
+    assert_eq!(
+        server
+            .tombstone("notes", "a")
+            .await
+            .unwrap()
+            .commit_seq
+            .get(),
+        2
+    );
+    assert_eq!(
+        server.push(vec![note("a", None)]).await,
+        "rejected 0:sync.row_deleted"
+    );
+    assert_eq!(server.push(revived(note("a", None))).await, "applied 3");
+    assert_eq!(server.tombstone("notes", "a").await, None);
+    assert_eq!(server.rows("notes").await, ["a|t1|-@1"]);
+}
+
+#[tokio::test]
 async fn tombstones_of_the_batch_are_seen_by_its_later_commits() {
     let server = Server::start(SCHEMA).await;
     let ask = Ask::new()

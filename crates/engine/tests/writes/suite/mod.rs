@@ -11,6 +11,7 @@ mod watched;
 mod batches;
 mod crdt;
 mod failures;
+mod model;
 mod reactions;
 mod references;
 mod unique;

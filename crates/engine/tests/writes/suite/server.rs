@@ -234,8 +234,12 @@ impl Server {
 
     /// The changes of a table in the log: `3 upsert c1@2 t1`, `4 delete c1 t1`.
     pub(crate) async fn log(&self, table: &str) -> Vec<String> {
+        self.log_of("p1", table).await
+    }
+
+    pub(crate) async fn log_of(&self, partition: &str, table: &str) -> Vec<String> {
         let request = WindowRequest {
-            partition: PartitionId::new("p1"),
+            partition: PartitionId::new(partition),
             table: self.schema.find(table).expect("a table"),
             filter: all_teams(),
             after: CommitSeq::START,
@@ -307,29 +311,41 @@ impl Server {
         loaded
     }
 
-    fn wanted(&self, table: &str, row_id: &str) -> LoadRequest {
-        let partition = PartitionId::new("p1");
-        let key = RowKey {
+    /// Rows by key, each with its tombstone.
+    pub(crate) async fn look(
+        &self,
+        partition: &str,
+        table: &str,
+        keys: &[String],
+    ) -> Vec<(Option<StoredRow>, Option<Tombstone>)> {
+        let partition = PartitionId::new(partition);
+        let table = self.schema.find(table).expect("a table");
+        let row = |key: &String| RowKey {
             partition: partition.clone(),
-            table: self.schema.find(table).expect("a table"),
-            row_id: row_id.into(),
+            table,
+            row_id: key.as_str().into(),
         };
-        LoadRequest {
-            partitions: vec![partition],
-            rows: vec![key],
+        let wanted = LoadRequest {
+            rows: keys.iter().map(row).collect(),
+            partitions: vec![partition.clone()],
             ..LoadRequest::default()
-        }
+        };
+        let loaded = self.load(wanted).await;
+        loaded.rows.into_iter().zip(loaded.tombstones).collect()
     }
 
     pub(crate) async fn stored(&self, table: &str, row_id: &str) -> Option<StoredRow> {
-        self.load(self.wanted(table, row_id)).await.rows.remove(0)
+        self.look("p1", table, &[row_id.to_owned()])
+            .await
+            .remove(0)
+            .0
     }
 
     pub(crate) async fn tombstone(&self, table: &str, row_id: &str) -> Option<Tombstone> {
-        self.load(self.wanted(table, row_id))
+        self.look("p1", table, &[row_id.to_owned()])
             .await
-            .tombstones
             .remove(0)
+            .1
     }
 
     /// The version of every column of a row.

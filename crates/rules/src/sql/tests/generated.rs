@@ -195,6 +195,118 @@ fn as_written(connection: &Connection, sql: &str) -> rusqlite::Result<Vec<String
     Ok(found)
 }
 
+/// What breaks a text, or would be a way out of its partition if the two parsers disagreed.
+const SHARDS: [&str; 40] = [
+    "'",
+    "\"",
+    "`",
+    "[",
+    "]",
+    "--",
+    "/*",
+    "*/",
+    "\n",
+    ";",
+    " ",
+    ",",
+    "(",
+    ")",
+    ".",
+    "\\",
+    "#",
+    "$",
+    "$$",
+    "?",
+    "@",
+    ":actor",
+    "\u{a0}",
+    "E'",
+    "x'",
+    "0x",
+    "''",
+    "\"\"",
+    " FROM ",
+    " IN ",
+    " AS ",
+    "main.",
+    "tasks",
+    " sync_commits ",
+    "_sync_payload",
+    " JOIN ",
+    " UNION SELECT id, body, 1 FROM sync_commits ",
+    " IN sync_commits ",
+    ",sync_commits",
+    " WITH x AS (SELECT * FROM sync_commits) ",
+];
+
+/// Writes, cuts or doubles something at a few places.
+fn mangled(sql: &str, dice: &mut Dice<'_>) -> String {
+    let mut text: Vec<char> = sql.chars().collect();
+    for _ in 0..=dice.roll(3) {
+        let place = usize::from(dice.roll(251)) * 251 + usize::from(dice.roll(251));
+        let at = place % (text.len() + 1);
+        let end = (at + usize::from(dice.roll(20))).min(text.len());
+        match dice.roll(4) {
+            0 => drop(text.drain(at..end)),
+            1 => {
+                let piece: Vec<char> = text[at..end].to_vec();
+                text.splice(at..at, piece);
+            }
+            _ => {
+                let shard = dice.pick(&SHARDS);
+                text.splice(at..at, shard.chars());
+            }
+        }
+    }
+    text.into_iter().collect()
+}
+
+/// The first rows of a query whose text may mean anything, or nothing.
+fn first_rows(connection: &Connection, query: &Query) -> Option<Vec<String>> {
+    let mut statement = connection.prepare(query.sql()).ok()?;
+    let named = query.parameters().iter().map(String::as_str);
+    for (at, value) in std::iter::once("a").chain(named).enumerate() {
+        if at < statement.parameter_count() {
+            statement.raw_bind_parameter(at + 1, value).ok()?;
+        }
+    }
+    let width = statement.column_count();
+    let mut rows = statement.raw_query();
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().ok()? {
+        let values: Result<Vec<Stored>, _> = (0..width).map(|at| row.get(at)).collect();
+        found.push(format!("{values:?}"));
+        if found.len() == 500 {
+            break;
+        }
+    }
+    found.sort();
+    Some(found)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_mangled_query_is_refused_or_sees_one_partition(
+        bytes in prop::collection::vec(any::<u8>(), 0..80),
+        damage in prop::collection::vec(any::<u8>(), 20..40),
+    ) {
+        let sql = Dice::new(&bytes).query(2, &[], &[]);
+        let sql = mangled(&sql, &mut Dice::new(&damage));
+        let Ok(query) = Query::compile(&sql, &schema(), NAMES) else {
+            return Ok(());
+        };
+        let full = store_shaped(&["a", "b"]);
+        full.execute("INSERT INTO sync_commits VALUES ('secret', 'secret')", []).unwrap();
+        let alone = first_rows(&store_shaped(&["a"]), &query);
+        let found = first_rows(&full, &query);
+        prop_assert_eq!(&found, &alone, "{} became {}", sql, query.sql());
+        let text = format!("{found:?}");
+        prop_assert!(!text.contains("secret\"") && !text.contains("Text(\"b-"), "{} became {}", sql, query.sql());
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 

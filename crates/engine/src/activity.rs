@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, num::NonZeroUsize};
 
 use lru::LruCache;
 use parking_lot::Mutex;
-use tidewater_model::{LogEpoch, PartitionId};
+use tidewater_model::{ActorId, Cursor, LogEpoch, PartitionId};
 use tidewater_store::{ActivityBatch, ClientKey, ClientRecord, Store, StoreError};
 
 /// Client records remembered; others cost one read when they come back.
@@ -92,6 +92,23 @@ impl Activity {
         state.known.pop(&key);
         state.pending.insert(key, (epoch, record));
         state.pending.len() >= PENDING_MAX
+    }
+
+    /// Learns that a commit has bound a client that had no record. Its round may fail all the
+    /// same and then puts none, and nobody may take the client for a new one.
+    pub(crate) fn learn_bound(&self, key: &ClientKey, actor: &ActorId, at_ms: i64) {
+        let mut state = self.state.lock();
+        if state.find(key).flatten().is_none() {
+            let record = ClientRecord {
+                actor: actor.clone(),
+                cursor: Cursor::Never,
+                subscriptions: Vec::new(),
+                wire_version: 0,
+                updated_at_ms: at_ms,
+                failure: None,
+            };
+            state.known.put(key.clone(), Some(record));
+        }
     }
 
     /// Drops what is known and gathered about a partition's clients: its epoch was rotated.

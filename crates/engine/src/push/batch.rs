@@ -499,6 +499,10 @@ impl<'a> Group<'a> {
         for (partition, head) in &heads {
             self.engine.partitions.advance_head(partition, *head);
         }
+        for (write, client) in &self.bound {
+            let actor = &self.writes[*write].actor;
+            self.engine.activity.learn_bound(client, actor, self.now_ms);
+        }
         for write in unknown.take_durable(&self).iter().chain(&self.writes) {
             let changed = write
                 .applied

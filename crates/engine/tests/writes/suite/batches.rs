@@ -117,6 +117,26 @@ async fn a_request_that_failed_binds_nobody() {
 }
 
 #[tokio::test]
+async fn a_request_that_failed_halfway_has_bound_its_client_for_everybody() {
+    let server = Setup::of(SCHEMA).with_hooks(moody()).start().await;
+    let halfway = || {
+        Ask::new()
+            .push("k1", vec![note("a", None)])
+            .push("k2", vec![note("unplanned", None)])
+    };
+    assert!(server.try_round(halfway()).await.is_err());
+    assert_eq!(server.bound_to("c1").await.as_deref(), Some("ann"));
+    // Also for rounds that write nothing: one of them must not take the client over.
+    let pull = || Ask::new().pull("notes", 0);
+    let error = server
+        .try_round(pull().by("bob").of_client("c1"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.code.as_str(), "sync.invalid_client_id");
+    assert_eq!(server.round(pull()).await.cursors, [1]);
+}
+
+#[tokio::test]
 async fn a_request_that_failed_stays_failed_when_a_commit_after_it_collides() {
     let server = Arc::new(Setup::of(SCHEMA).with_hooks(moody()).start().await);
     server.push(vec![note("x", Some("taken"))]).await;
@@ -308,4 +328,57 @@ async fn the_tombstone_of_a_refused_commit_is_not_seen() {
         "rejected 0:sync.row_deleted",
     ];
     assert_eq!(server.round(ask).await.outcomes(), expected);
+}
+
+#[tokio::test]
+async fn two_servers_on_one_database_are_of_one_mind() {
+    let database = crate::home::open();
+    let left = Setup::of(SCHEMA).start_on(Arc::clone(&database)).await;
+    let right = Setup::of(SCHEMA).start_on(database).await;
+    let ask = || Ask::new().push("k1", vec![note("a", Some("x"))]);
+    let (one, two) = tokio::join!(left.round(ask()), right.round(ask()));
+    let mut outcomes = [one.outcomes(), two.outcomes()].concat();
+    outcomes.sort();
+    assert_eq!(outcomes, ["applied 1", "cached 1"]);
+
+    let error = right
+        .try_round(ask().by("bob").of_client("c1"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.code.as_str(), "sync.invalid_client_id");
+    for (number, server) in [&left, &right, &right, &left].into_iter().enumerate() {
+        let seq = number + 2;
+        let ask = Ask::new().push(&format!("n{seq}"), vec![note("a", None)]);
+        assert_eq!(
+            server.round(ask).await.outcomes(),
+            [format!("applied {seq}")]
+        );
+        assert_eq!(server.told_head("notes").await, i64::try_from(seq).unwrap());
+    }
+    let colliding = |id: &str| Ask::new().push(id, vec![note(id, Some("y"))]);
+    assert_eq!(left.round(colliding("b")).await.outcomes(), ["applied 6"]);
+    let outcomes = right.round(colliding("c")).await.outcomes();
+    assert_eq!(outcomes, ["rejected 0:sync.constraint_violation"]);
+    // Its retry is the first the other server hears of it, and its author can pull it.
+    let retry = Ask::new()
+        .by("ann")
+        .of_client("c9")
+        .push("k9", vec![note("d", None)]);
+    assert_eq!(left.round(retry.clone()).await.outcomes(), ["applied 7"]);
+    let answer = right.round(retry.pull("notes", 6)).await;
+    assert_eq!(
+        (answer.outcomes(), answer.cursors),
+        (vec!["cached 7".to_owned()], vec![7])
+    );
+
+    left.engine
+        .rotate_epoch(&PartitionId::new("p1"))
+        .await
+        .unwrap();
+    let error = right
+        .try_round(Ask::new().push("k10", vec![note("e", None)]))
+        .await
+        .unwrap_err();
+    assert_eq!(error.code.as_str(), "sync.schema_not_ready");
+    assert_eq!(right.head().await, 7);
 }

@@ -369,3 +369,77 @@ async fn a_refusal_that_could_not_be_recorded_holds_nobody_up() {
         ["rejected 0:sync.constraint_violation"]
     );
 }
+
+/// One client's share of the crowd: requests that are sent until they are answered.
+async fn insist(server: Arc<Server>, number: u64) -> Ledger {
+    let actor = format!("actor-{number}");
+    let mut ledger = Ledger::default();
+    for round in 0..12 {
+        let own = format!("{number}-{round}");
+        let shared = format!("shared-{}", (number + round) % 3);
+        let code = format!("code-{}", (number * 7 + round) % 5);
+        let ask = Ask::new()
+            .by(&actor)
+            .push(
+                &format!("k{round}"),
+                vec![top(&shared, None), sub(&own, &shared)],
+            )
+            .push(&format!("u{round}"), vec![top(&own, Some(&code))])
+            .push(&format!("read{round}"), vec![delete("top", &shared)])
+            .push(&format!("d{round}"), vec![delete("top", &own)]);
+        // Now and then the next calls fail, whoever makes them.
+        if (number + round).is_multiple_of(3) {
+            server.store.fail(Some(Fault {
+                from: number % 5,
+                times: 1 + round % 4,
+                kind: [StoreErrorKind::Contention, StoreErrorKind::Unavailable]
+                    [usize::from(round > 5)],
+                when: if number.is_multiple_of(2) {
+                    When::Before
+                } else {
+                    When::After
+                },
+            }));
+        }
+        let answer = loop {
+            match server.try_round(ask.clone()).await {
+                Ok(answer) => break answer,
+                Err(error) => check_retryable(&error),
+            }
+        };
+        ledger.take(&ask.client, &answer);
+        let told = server.told_head("top").await;
+        assert!(told <= i64::try_from(server.head().await).unwrap());
+    }
+    ledger
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_is_served_while_the_database_fails_now_and_then() {
+    let server = start().await;
+    let crowd: Vec<_> = (0..8)
+        .map(|number| tokio::spawn(insist(Arc::clone(&server), number)))
+        .collect();
+    let mut ledger = Ledger::default();
+    for client in crowd {
+        ledger.0.extend(client.await.unwrap().0);
+    }
+    server.store.fail(None);
+    assert_eq!(ledger.0.len(), 8 * 12 * 4);
+    ledger.check(&server).await;
+    check_consistent(&server).await;
+    let applied = ledger
+        .0
+        .values()
+        .filter(|outcome| outcome.starts_with("applied"))
+        .count();
+    assert_eq!(
+        server.head().await,
+        u64::try_from(applied).unwrap() + 1,
+        "and nothing else"
+    );
+    assert_eq!(
+        server.told_head("top").await,
+        i64::try_from(server.head().await).unwrap()
+    );
+}

@@ -11,13 +11,13 @@ use std::{
 use futures_util::future::join;
 use serde_json::json;
 use tidewater_engine::{CandidateReader, CandidateRow, EngineConfig, Hooks, ReadError};
-use tidewater_model::{ScopeFilter, ScopeValues};
-use tidewater_store::SqlValue;
+use tidewater_model::{PartitionId, ScopeFilter, ScopeValues};
+use tidewater_store::{SqlQuery, SqlValue};
 
 use super::{
     super::{
         asking::{Ask, all_teams, delete, put},
-        host::{with_commits, with_rows},
+        host::{with_commits, with_planner, with_rows},
         server::{Server, Setup},
     },
     Notes, SCHEMA, coded, line, order, refuse, start,
@@ -124,6 +124,32 @@ async fn scans_see_earlier_operations_and_earlier_commits_of_the_batch() {
     .concat();
     assert_eq!(seen, expected);
     assert_eq!(server.rows("lines").await, [""; 0]);
+}
+
+#[tokio::test]
+async fn what_a_request_had_written_before_it_failed_is_not_seen() {
+    let notes = Notes::default();
+    let hooks = with_planner(scanning(&notes), |commit, _| {
+        let fails = commit.client_commit_id == "k1";
+        Box::pin(async move {
+            if fails {
+                Err("as told".into())
+            } else {
+                Ok(Vec::new())
+            }
+        })
+    });
+    let server = Arc::new(start(hooks).await);
+    let asks = vec![
+        Ask::new().push("k1", vec![order("a", 1), order("b", 1)]),
+        Ask::new().by("bob").push("k2", vec![order("c", 1)]),
+    ];
+    let answers = server.batch(asks).await;
+    assert!(answers[0].is_err());
+    assert_eq!(answers[1].as_ref().unwrap().outcomes(), ["applied 1"]);
+    let seen = notes.take();
+    assert!(seen.contains(&"k1: a@1 b@1 / ".to_owned()), "{seen:?}");
+    assert_eq!(seen[seen.len() - 2..], ["before c: ", "k2: c@1 / "]);
 }
 
 #[tokio::test]
@@ -549,24 +575,45 @@ async fn a_read_that_is_given_up_halfway_does_not_write_twice() {
 }
 
 #[tokio::test]
-async fn a_registered_query_without_sql_is_refused_and_nothing_else() {
-    let hooks = with_commits(Hooks::default(), |_, reader: &dyn CandidateReader| {
+async fn a_query_sees_the_candidate_of_its_own_partition_where_there_is_sql() {
+    let notes = Notes::default();
+    let noting = notes.clone();
+    let hooks = with_commits(Hooks::default(), move |commit, reader| {
+        let notes = noting.clone();
         Box::pin(async move {
-            let query = |partition: &str| tidewater_store::SqlQuery {
-                sql: "SELECT id FROM orders WHERE _sync_partition = ?1 ORDER BY id".to_owned(),
-                params: Vec::new(),
-                partition: tidewater_model::PartitionId::new(partition),
+            let query = |partition: &str, sql: &str| SqlQuery {
+                sql: sql.to_owned(),
+                params: vec![SqlValue::Integer(1)],
+                partition: PartitionId::new(partition),
                 rows_max: 10,
             };
-            let foreign = reader.query(query("p2")).await;
+            let foreign = reader.query(query("p2", "SELECT 1 WHERE ?1 AND ?2")).await;
             assert!(
                 matches!(foreign, Err(ReadError::Refused(..))),
                 "{foreign:?}"
             );
-            let _ = reader.query(query("p1")).await;
+            let sql =
+                "SELECT id FROM orders WHERE _sync_partition = ?1 AND total >= ?2 ORDER BY id";
+            match reader.query(query("p1", sql)).await {
+                Ok(rows) => notes.add(format!("{} {rows:?}", commit.client_commit_id)),
+                Err(ReadError::Refused(code, _)) => {
+                    assert_eq!(code, "sync.storage.query_unsupported");
+                }
+                Err(error) => panic!("{error}"),
+            }
             Ok(())
         })
     });
     let server: Server = start(hooks).await;
-    assert_eq!(server.push(vec![order("a", 1)]).await, "applied 1");
+    let ask = Ask::new()
+        .push("k1", vec![order("a", 1), order("b", 0)])
+        .push("k2", vec![order("b", 1), delete("orders", "a")]);
+    assert_eq!(
+        server.round(ask).await.outcomes(),
+        ["applied 1", "applied 2"]
+    );
+    let seen = notes.take();
+    if !seen.is_empty() {
+        assert_eq!(seen, [r#"k1 [[Text("a")]]"#, r#"k2 [[Text("b")]]"#]);
+    }
 }

@@ -184,6 +184,9 @@ impl Plan {
             .collect();
         let actors = std::iter::once(("*".to_owned(), everything)).collect();
         let engine = engine_config(config);
+        let mut hooks = Hooks::default();
+        // Scopes are about who writes and do not bind the operator; rules are about the rows.
+        self.rules.install(&mut hooks);
         let parts = EngineParts {
             store: open_store(config)?,
             schema: self.schema,
@@ -195,7 +198,7 @@ impl Plan {
                 operations_per_request_max: usize::try_from(operations_max)?,
                 ..engine
             },
-            hooks: Hooks::default(),
+            hooks,
         };
         Engine::open(parts).await.context("prepare the database")
     }

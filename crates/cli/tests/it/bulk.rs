@@ -252,6 +252,17 @@ fn a_rejected_row_is_named_by_its_line_and_ends_the_import() {
 }
 
 #[test]
+fn the_rules_of_the_configuration_bind_an_import() {
+    let place = Place::items();
+    let rules = "[[rules.validate]]\ntable = \"items\"\nexpr = \"row.code != 'bad'\"\n\
+                 code = \"items.bad\"\nmessage = \"it is bad\"\n";
+    let config = std::fs::read_to_string(&place.config).unwrap();
+    std::fs::write(&place.config, config + rules).unwrap();
+    let output = place.import("{\"id\":\"1\",\"team\":\"t\",\"code\":\"bad\"}\n", &[]);
+    check(&output, 1, "", "line 1: items.bad: it is bad");
+}
+
+#[test]
 fn an_import_that_keeps_going_leaves_out_what_is_rejected() {
     let place = Place::items();
     let output = place.import(CLASH, &["--commit-rows", "2", "--keep-going"]);

@@ -141,8 +141,36 @@ fn load_children_of(
     Ok(children)
 }
 
+/// How many instructions of SQLite's machine a caller's own statement may take: some seconds of
+/// work. It holds the only writer, so nobody's statement may go on for ever.
+const QUERY_INSTRUCTIONS_MAX: u64 = 200_000_000;
+
+/// How often they are counted.
+const INSTRUCTIONS_COUNTED: i32 = 10_000;
+
 /// The rows of a caller's own statement.
 pub(crate) fn query(
+    session: &mut Session<'_>,
+    query: &SqlQuery,
+) -> Result<Vec<Vec<SqlValue>>, StoreError> {
+    const DURING: &str = "run a query";
+    let mut left = QUERY_INSTRUCTIONS_MAX / u64::from(INSTRUCTIONS_COUNTED.unsigned_abs());
+    let is_over = move || {
+        left = left.saturating_sub(1);
+        left == 0
+    };
+    let connection = session.connection;
+    connection
+        .progress_handler(INSTRUCTIONS_COUNTED, Some(is_over))
+        .map_err(failed(DURING))?;
+    let found = run_query(session, query);
+    connection
+        .progress_handler(0, None::<fn() -> bool>)
+        .map_err(failed(DURING))?;
+    found
+}
+
+fn run_query(
     session: &mut Session<'_>,
     query: &SqlQuery,
 ) -> Result<Vec<Vec<SqlValue>>, StoreError> {
@@ -152,6 +180,7 @@ pub(crate) fn query(
         None | Some(ErrorCode::Unknown) => {
             unsupported(DURING, format!("the query cannot be run: {error}"))
         }
+        Some(ErrorCode::OperationInterrupted) => unsupported(DURING, "the query takes too long"),
         Some(_) => failed(DURING)(error),
     };
     let mut statement = session

@@ -237,15 +237,20 @@ fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     match config.store.kind {
         StoreKind::Memory => Ok(Arc::new(MemoryStore::new())),
         StoreKind::Sqlite => {
+            let store = SqliteStore::open(sqlite_config(config));
             let path: &Path = &config.store.path;
-            let mut sqlite = SqliteConfig::file(path);
-            sqlite.size_limit = config.store.size_limit.map(|limit| limit.as_u64());
-            let store = SqliteStore::open(sqlite);
             Ok(Arc::new(
                 store.with_context(|| format!("open {}", path.display()))?,
             ))
         }
     }
+}
+
+/// The database file as the configuration wants it.
+pub(crate) fn sqlite_config(config: &Config) -> SqliteConfig {
+    let mut sqlite = SqliteConfig::file(&config.store.path);
+    sqlite.size_limit = config.store.size_limit.map(|limit| limit.as_u64());
+    sqlite
 }
 
 fn engine_config(config: &Config) -> EngineConfig {

@@ -4,8 +4,10 @@
 //! failed, 2 the command line, the configuration or the input is wrong.
 
 mod assemble;
+mod backup;
 mod bulk;
 mod config;
+mod epoch;
 mod quickstart;
 mod run;
 mod schema;
@@ -40,6 +42,13 @@ enum Command {
     Import(bulk::ImportOptions),
     /// Writes the rows of a table to a file.
     Export(bulk::ExportOptions),
+    /// Copies the database to a file, beside a server that goes on.
+    Backup(backup::BackupOptions),
+    /// Puts a backup in place of the database and gives every partition a new epoch.
+    Restore(backup::RestoreOptions),
+    /// Says what became of a database that went back in time.
+    #[command(subcommand)]
+    Epoch(epoch::EpochCommand),
     /// Drives load at a running server and checks what it answers.
     Load(Box<tidewater_loadgen::Args>),
     /// Looks at configuration.
@@ -115,6 +124,9 @@ fn main() -> ExitCode {
         Command::Quickstart(options) => quickstart::run(options),
         Command::Import(options) => bulk::import(&options),
         Command::Export(options) => bulk::export(&options),
+        Command::Backup(options) => backup::back_up(&options),
+        Command::Restore(options) => backup::restore(&options),
+        Command::Epoch(command) => epoch::run(&command),
         Command::Load(args) => load(*args),
         Command::Config(ConfigCommand::Check { file }) => check_config(&file),
         Command::Schema(SchemaCommand::Check { file, config }) => {

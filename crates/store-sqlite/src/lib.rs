@@ -10,6 +10,7 @@
 
 mod app_table;
 mod apply;
+mod backup;
 mod candidates;
 mod catalog;
 mod clients;
@@ -17,6 +18,7 @@ mod config;
 mod connection;
 mod driver;
 mod error;
+mod guard;
 mod home;
 mod indexes;
 mod infrastructure;
@@ -41,6 +43,7 @@ mod window;
 mod worker;
 mod writer;
 
+pub use backup::{back_up, restore};
 pub use config::{Location, SqliteConfig};
 pub use store::SqliteStore;
 

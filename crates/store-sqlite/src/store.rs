@@ -18,6 +18,7 @@ use crate::{
     connection,
     connection::Role,
     error::failed,
+    guard,
     home::Home,
     layout::CurrentLayout,
     load, migrate, operator, partitions, prune,
@@ -30,6 +31,8 @@ use crate::{
 /// A SQLite database.
 #[derive(Debug)]
 pub struct SqliteStore {
+    home: Arc<Home>,
+    accept_restored: bool,
     layout: Arc<CurrentLayout>,
     readers: Readers,
     writer: Writer,
@@ -65,6 +68,8 @@ impl SqliteStore {
             .map(|number| start(format!("sqlite-reader-{number}"), Role::Reader))
             .collect::<Result<_, _>>()?;
         Ok(Self {
+            accept_restored: config.accept_restored,
+            home,
             layout,
             readers: Readers::new(readers),
             writer,
@@ -78,6 +83,20 @@ impl SqliteStore {
     pub fn close(&self) {
         self.readers.close();
         self.writer.close();
+    }
+
+    /// Takes the database for the one that lives here from now on, after it was opened with
+    /// [`SqliteConfig::accept_restored`].
+    pub async fn adopt(&self) -> Result<(), StoreError> {
+        let home = Arc::clone(&self.home);
+        self.writer
+            .run_bare("adopt the database", move |session| {
+                guard::adopt(session.connection)?;
+                home.adopt();
+                home.mark(session.connection);
+                Ok(())
+            })
+            .await
     }
 
     /// What [`Store::prepare`] would do with a schema, step by step, for people to read.
@@ -107,10 +126,17 @@ impl Store for SqliteStore {
     async fn prepare(&self, schema: &Arc<Schema>) -> Result<(), StoreError> {
         let schema = Arc::clone(schema);
         let current = Arc::clone(&self.layout);
+        let home = Arc::clone(&self.home);
+        let accept_restored = self.accept_restored;
         self.writer
             .run_bare("prepare the database", move |session| {
+                if !accept_restored && !home.is_temporary() {
+                    guard::check(session.connection, home.path())?;
+                    home.adopt();
+                }
                 let layout = migrate::prepare(session, &schema)?;
                 current.replace(Arc::new(layout));
+                home.mark(session.connection);
                 Ok(())
             })
             .await
@@ -292,9 +318,13 @@ impl Store for SqliteStore {
     }
 
     async fn put_activity(&self, batch: ActivityBatch) -> Result<(), StoreError> {
+        let home = Arc::clone(&self.home);
         self.writer
             .run("write activity", move |session| {
-                partitions::put_activity(session, &batch)
+                partitions::put_activity(session, &batch)?;
+                // Beside what is written from time to time anyhow.
+                home.mark(session.connection);
+                Ok(())
             })
             .await
     }

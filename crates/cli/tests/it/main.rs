@@ -8,4 +8,5 @@ mod commands;
 mod crash;
 mod load;
 mod process;
+mod restore;
 mod sample;

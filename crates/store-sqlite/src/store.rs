@@ -1,6 +1,6 @@
 //! The store: opens the database, sends each call to the thread that answers it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
@@ -17,7 +17,7 @@ use crate::{
     config::SqliteConfig,
     connection,
     connection::Role,
-    error::failed,
+    error::{disconnected, failed},
     guard,
     home::Home,
     layout::CurrentLayout,
@@ -31,7 +31,8 @@ use crate::{
 /// A SQLite database.
 #[derive(Debug)]
 pub struct SqliteStore {
-    home: Arc<Home>,
+    /// The threads hold the files: a store that is closed lets go of them.
+    home: Weak<Home>,
     accept_restored: bool,
     layout: Arc<CurrentLayout>,
     readers: Readers,
@@ -69,7 +70,7 @@ impl SqliteStore {
             .collect::<Result<_, _>>()?;
         Ok(Self {
             accept_restored: config.accept_restored,
-            home,
+            home: Arc::downgrade(&home),
             layout,
             readers: Readers::new(readers),
             writer,
@@ -85,10 +86,16 @@ impl SqliteStore {
         self.writer.close();
     }
 
+    fn home(&self) -> Result<Arc<Home>, StoreError> {
+        self.home
+            .upgrade()
+            .ok_or_else(|| disconnected("find the database"))
+    }
+
     /// Takes the database for the one that lives here from now on, after it was opened with
     /// [`SqliteConfig::accept_restored`].
     pub async fn adopt(&self) -> Result<(), StoreError> {
-        let home = Arc::clone(&self.home);
+        let home = self.home()?;
         self.writer
             .run_bare("adopt the database", move |session| {
                 guard::adopt(session.connection)?;
@@ -126,7 +133,7 @@ impl Store for SqliteStore {
     async fn prepare(&self, schema: &Arc<Schema>) -> Result<(), StoreError> {
         let schema = Arc::clone(schema);
         let current = Arc::clone(&self.layout);
-        let home = Arc::clone(&self.home);
+        let home = self.home()?;
         let accept_restored = self.accept_restored;
         self.writer
             .run_bare("prepare the database", move |session| {
@@ -318,7 +325,7 @@ impl Store for SqliteStore {
     }
 
     async fn put_activity(&self, batch: ActivityBatch) -> Result<(), StoreError> {
-        let home = Arc::clone(&self.home);
+        let home = self.home()?;
         self.writer
             .run("write activity", move |session| {
                 partitions::put_activity(session, &batch)?;

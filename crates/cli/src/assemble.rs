@@ -34,8 +34,7 @@ pub(crate) struct Plan {
 
 /// Checks a configuration with the files it names. Opens no database and no port.
 pub(crate) fn check(config: &Config) -> anyhow::Result<Plan> {
-    let path = config.schema.path.as_deref();
-    let schema = schema::load(path.context("schema.path is not set")?)?;
+    let schema = schema::of(config)?;
     let scopes = ConfigScopes::new(config.scopes.actors.clone(), config.scopes.claims.clone());
     check_scopes(&scopes, &schema)?;
     check_sizes(config)?;

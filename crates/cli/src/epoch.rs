@@ -119,8 +119,7 @@ async fn rotate(store: &SqliteStore, partition: &PartitionId) -> anyhow::Result<
 async fn open(config: &Config, accept_restored: bool) -> anyhow::Result<SqliteStore> {
     let path = &config.store.path;
     ensure!(path.exists(), "there is no database {}", path.display());
-    let schema = config.schema.path.as_deref();
-    let schema = schema::load(schema.context("schema.path is not set")?)?;
+    let schema = schema::of(config)?;
     let mut sqlite = assemble::sqlite_config(config);
     sqlite.accept_restored = accept_restored;
     let store = SqliteStore::open(sqlite).with_context(|| format!("open {}", path.display()))?;

@@ -8,6 +8,7 @@ mod backup;
 mod bulk;
 mod config;
 mod epoch;
+mod migrate;
 mod quickstart;
 mod run;
 mod schema;
@@ -49,6 +50,8 @@ enum Command {
     /// Says what became of a database that went back in time.
     #[command(subcommand)]
     Epoch(epoch::EpochCommand),
+    /// Brings the database to the schema, or shows what that would take.
+    Migrate(migrate::MigrateOptions),
     /// Drives load at a running server and checks what it answers.
     Load(Box<tidewater_loadgen::Args>),
     /// Looks at configuration.
@@ -127,6 +130,7 @@ fn main() -> ExitCode {
         Command::Backup(options) => backup::back_up(&options),
         Command::Restore(options) => backup::restore(&options),
         Command::Epoch(command) => epoch::run(&command),
+        Command::Migrate(options) => migrate::run(&options),
         Command::Load(args) => load(*args),
         Command::Config(ConfigCommand::Check { file }) => check_config(&file),
         Command::Schema(SchemaCommand::Check { file, config }) => {

@@ -7,6 +7,7 @@ mod bulk;
 mod commands;
 mod crash;
 mod load;
+mod migrate;
 mod process;
 mod restore;
 mod sample;

@@ -12,6 +12,7 @@ mod conflict;
 mod control;
 mod converge;
 mod crdt;
+mod encrypted;
 mod history;
 mod kill;
 mod outbox;

@@ -36,6 +36,7 @@ mod scopes;
 mod session;
 mod statements;
 mod store;
+mod task;
 mod typed;
 mod window;
 mod worker;

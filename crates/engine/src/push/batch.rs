@@ -547,19 +547,14 @@ fn content_digest(commit: &PushCommit) -> String {
     for operation in &commit.operations {
         part(operation.table.as_bytes());
         part(operation.row_id.as_bytes());
-        part(
-            &operation
-                .base_version
-                .map_or_else(Vec::new, |base| base.to_le_bytes().to_vec()),
-        );
+        match operation.base_version {
+            Some(base) => part(&base.to_le_bytes()),
+            None => part(&[]),
+        }
         match &operation.action {
             OperationAction::Upsert(payload) => part(payload),
             OperationAction::Delete => part(b"delete"),
         }
     }
-    hasher
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    hex::encode(hasher.finalize())
 }

@@ -1,7 +1,7 @@
 //! The push half: commits in, one answer each out, in order (§6).
 //!
 //! A commit travels: `lane` queues it beside others and groups them, `batch` loads everything a
-//! group names and applies what was decided in one transaction, `commit` decides one commit
+//! group names and applies what was decided in one transaction, `group` is its state, `commit` decides one commit
 //! against the candidate state, `decide` holds the tables for one operation, `answer` turns
 //! recorded outcomes into frames.
 //!
@@ -16,12 +16,14 @@ mod column_versions;
 mod commit;
 mod decide;
 mod ground;
+mod group;
 mod judge;
 pub(crate) mod lane;
 mod operation;
 mod reaction;
 mod reader;
 mod references;
+pub(crate) mod totals;
 
 use std::sync::Arc;
 

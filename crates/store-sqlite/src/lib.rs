@@ -38,6 +38,7 @@ mod scopes;
 mod session;
 mod statements;
 mod store;
+mod task;
 mod typed;
 mod window;
 mod worker;

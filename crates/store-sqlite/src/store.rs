@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
-    ActivityBatch, ClientRecord, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned,
-    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, Store,
-    StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest,
+    ActivityBatch, ClientRecord, Lane, LoadRequest, Loaded, PartitionRecord, PartitionTouch,
+    Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan,
+    Store, StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest,
     WriteLanes, WriteTxn,
 };
 
@@ -151,6 +151,10 @@ impl Store for SqliteStore {
 
     fn write_lanes(&self) -> WriteLanes {
         WriteLanes::One
+    }
+
+    fn adopt_lane(&self, lane: Lane) -> Option<Lane> {
+        self.writer.adopt(lane)
     }
 
     async fn touch_partition(&self, touch: PartitionTouch) -> Result<PartitionRecord, StoreError> {

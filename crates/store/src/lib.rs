@@ -31,7 +31,7 @@ pub use records::{
     PushKey, PushResultRecord, PushStatus, ReactionRecord, ReactionStatus, ReactionWrite,
     ResultRecord, RetentionInputs, RowKey, RowState, StoredResult, StoredRow, Tombstone,
 };
-pub use store::{Store, WriteLanes};
+pub use store::{Lane, Store, WriteLanes};
 pub use txn::{Finished, LoadRequest, Loaded, Violation, WriteTxn};
 pub use window::{
     ChangeRef, CommitRef, RowPage, RowPageBuilder, RowRef, RowScan, TableScan, Window,

@@ -238,8 +238,13 @@ impl Lanes {
 /// Hands a job to its lane, or refuses it at once.
 pub(super) fn submit(engine: &Arc<Engine>, job: Job) -> Result<(), RoundError> {
     if let Some(lane) = engine.lanes.enqueue(job)? {
-        let engine = Arc::clone(engine);
-        tokio::spawn(async move { run(&engine, &lane).await });
+        let task = {
+            let engine = Arc::clone(engine);
+            Box::pin(async move { run(&engine, &lane).await })
+        };
+        if let Some(task) = engine.store().adopt_lane(task) {
+            tokio::spawn(task);
+        }
     }
     Ok(())
 }

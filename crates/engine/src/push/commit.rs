@@ -87,6 +87,9 @@ pub(super) async fn decide(
             decided = Err(first);
         }
     }
+    if matches!(decided, Err(Stop::Panicked)) {
+        return Err(Stop::Panicked);
+    }
     ground.hide().await?;
     match decided {
         Ok(reactions) => Ok(Decision::Apply {

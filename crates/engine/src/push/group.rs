@@ -19,7 +19,7 @@ use tidewater_wire::{OperationAction, PushCommit};
 
 use super::{
     answer::{Outcome, Told},
-    batch::{JobResult, Unknown},
+    batch::{Failure, JobResult, Unknown},
     candidate::Candidate,
     commit::{self, Author, Decision},
     ground::{Ground, Stop},
@@ -62,12 +62,17 @@ pub(super) struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    pub(super) fn new(engine: &'a Engine, jobs: &'a [Job]) -> Self {
+    /// All commits of the jobs, or of each the one at `place`.
+    pub(super) fn new(engine: &'a Engine, jobs: &'a [Job], place: Option<usize>) -> Self {
         let entries = jobs
             .iter()
             .enumerate()
             .flat_map(|(index, job)| {
-                job.commits.iter().map(move |commit| Entry {
+                let commits = match place {
+                    None => &job.commits[..],
+                    Some(place) => &job.commits[place..=place],
+                };
+                commits.iter().map(move |commit| Entry {
                     job: index,
                     commit,
                     key: PushKey {
@@ -153,7 +158,7 @@ impl<'a> Group<'a> {
         &mut self,
         index: usize,
         txn: &mut dyn WriteTxn,
-    ) -> Result<Option<Violation>, StoreError> {
+    ) -> Result<Option<Violation>, Failure> {
         let job = self.entries[index].job;
         if self.failures[job].is_some() {
             return Ok(None);
@@ -170,7 +175,8 @@ impl<'a> Group<'a> {
                     op_index,
                 }));
             }
-            Err(Stop::Store(error)) => return Err(error),
+            Err(Stop::Store(error)) => return Err(error.into()),
+            Err(Stop::Panicked) => return Err(Failure::Panicked),
             Err(Stop::Reject(_)) => unreachable!("a rejection is a decision"),
         }
         Ok(None)

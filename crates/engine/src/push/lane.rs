@@ -251,7 +251,8 @@ pub(super) fn submit(engine: &Arc<Engine>, job: Job) -> Result<(), RoundError> {
 
 async fn run(engine: &Arc<Engine>, lane: &Option<PartitionId>) {
     while let Some(jobs) = engine.lanes.next_group(lane) {
-        // A panic fails the requests of this group and nothing else: their replies are dropped.
+        // Panics of a transaction are dealt with below. One beyond it fails the requests of this
+        // group and nothing else: their replies are dropped.
         let Ok(results) = AssertUnwindSafe(batch::run(engine, &jobs))
             .catch_unwind()
             .await

@@ -93,7 +93,12 @@ fn words(row: Option<RowView<'_>>) -> String {
         Some(Value::Crdt(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
         Some(value) => value.render().unwrap_or_default().into_owned(),
     };
-    let values: Vec<String> = row.values().iter().map(|(_, text)| value(text)).collect();
+    let values: Vec<String> = row
+        .values()
+        .unwrap()
+        .iter()
+        .map(|(_, text)| value(text))
+        .collect();
     format!("{}@{}", values.join("|"), row.row_version)
 }
 
@@ -111,8 +116,8 @@ fn noting_rows(notes: &Notes, table: &str, hooks: Hooks) -> Hooks {
         );
         notes.add(line);
         Box::pin(async move {
-            let total = write.row.and_then(|row| row.value("total"));
-            match total {
+            let total = write.row.map(|row| row.value("total")).transpose()?;
+            match total.flatten() {
                 Some(Value::Integer(total)) if total < 0 => {
                     let details = RejectionDetails::new()
                         .field_path("total")

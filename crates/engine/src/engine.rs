@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tidewater_model::PartitionId;
-use tidewater_objects::MemorySegments;
+use tidewater_objects::SegmentStore;
 use tidewater_schema::Schema;
 use tidewater_store::{PartitionRecord, Pruned, Store, StoreError};
 use tokio::sync::broadcast;
@@ -25,7 +25,7 @@ pub struct EngineParts {
     /// The schema served.
     pub schema: Arc<Schema>,
     /// Where segments are kept until they are fetched.
-    pub segments: Arc<MemorySegments>,
+    pub segments: Arc<dyn SegmentStore>,
     /// Who may see what.
     pub resolver: Arc<dyn ScopeResolver>,
     /// What time it is.

@@ -335,7 +335,7 @@ impl PullRun {
             table: bootstrap.section.table,
             row_cursor: bootstrap.progress.row_cursor.as_deref(),
         };
-        if let Some(found) = page::find(&request, &bootstrap.scope_digest, bootstrap.pin) {
+        if let Some(found) = page::find(&request, &bootstrap.scope_digest, bootstrap.pin).await? {
             return Ok(Some(found));
         }
         let rows = page::scan(&request, &bootstrap.section.effective).await?;

@@ -52,7 +52,11 @@ pub(crate) async fn authorize(
     if !is_content_address(segment_id) {
         return Err(not_found());
     }
-    let record = segments.record(segment_id).ok_or_else(not_found)?;
+    let record = segments
+        .record(segment_id)
+        .await
+        .map_err(|error| RoundError::internal(&error, "look a segment up"))?
+        .ok_or_else(not_found)?;
     let published = publications(&record, &identity.partition, &state.log_epoch);
     let now_ms = engine.parts.clock.now_ms();
     let first = check_unexpired(&published, now_ms)?;
@@ -65,7 +69,10 @@ pub(crate) async fn authorize(
     let effective = scope::effective(&requested, &allowed).ok_or_else(forbidden)?;
     check_digest(&published, &scope_digest(&effective), now_ms)?;
 
-    let bytes = segments.bytes(segment_id).ok_or_else(not_found)?;
+    let failed = |error| RoundError::internal(&error, "read a segment");
+    let stream = segments.open(segment_id, None).await.map_err(failed)?;
+    let stream = stream.ok_or_else(not_found)?;
+    let bytes = stream.collect(usize::MAX).await.map_err(failed)?;
     Ok(SegmentGrant {
         segment_id: segment_id.to_owned(),
         media_type,

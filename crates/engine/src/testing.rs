@@ -15,9 +15,10 @@ use std::sync::{
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tidewater_model::{AllowedScopes, CommitSeq, ErrorCode, HorizonSeq, PartitionId};
-use tidewater_objects::MemorySegments;
+use tidewater_objects::{MemorySegments, SegmentRecord, SegmentStore};
 use tidewater_schema::{Schema, Table, TableIndex};
 use tidewater_store::Store;
 use tidewater_wire::row::decode_row;
@@ -92,7 +93,7 @@ impl TestServer {
         let engine = Engine::open(EngineParts {
             store: Arc::<ProbedStore>::clone(&store),
             schema,
-            segments: Arc::clone(&segments),
+            segments: Arc::<MemorySegments>::clone(&segments),
             resolver: Arc::<SwitchedResolver>::clone(&resolver),
             clock: Arc::<ManualClock>::clone(&clock),
             ids: Arc::new(CountedIds::default()),
@@ -109,6 +110,17 @@ impl TestServer {
             resolver,
             commits_seeded: AtomicU64::new(0),
         }
+    }
+
+    /// A published segment's bytes.
+    pub(crate) async fn segment_bytes(&self, id: &str) -> Bytes {
+        let stream = self.segments.open(id, None).await.unwrap().unwrap();
+        stream.collect(usize::MAX).await.unwrap()
+    }
+
+    /// A published segment's record.
+    pub(crate) async fn segment_record(&self, id: &str) -> Arc<SegmentRecord> {
+        self.segments.record(id).await.unwrap().unwrap()
     }
 
     pub(crate) fn table(&self, name: &str) -> &Table {

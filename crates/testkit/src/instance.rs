@@ -316,7 +316,7 @@ impl Surroundings {
         let engine = Engine::open(EngineParts {
             store: Arc::new(store),
             schema: Arc::clone(&schema),
-            segments: Arc::clone(&self.segments),
+            segments: Arc::<MemorySegments>::clone(&self.segments),
             resolver,
             clock,
             ids,

@@ -15,8 +15,7 @@ use bytes::Bytes;
 use bytestring::ByteString;
 use tidewater_model::{CommitSeq, ScopeFilter};
 use tidewater_objects::{
-    FoundSegment, MemorySegments, PageSize, PublicationContext, SegmentError, SegmentKey,
-    SegmentRecord,
+    FoundSegment, NewSegment, PageSize, PublicationContext, SegmentKey, SegmentRecord,
 };
 use tidewater_schema::{Table, TableIndex};
 use tidewater_store::{RowPage, RowScan};
@@ -76,32 +75,49 @@ impl PageRequest<'_> {
 }
 
 /// Finds a published page.
-pub(super) fn find(request: &PageRequest<'_>, scope_digest: &str, pin: CommitSeq) -> Option<Page> {
+pub(super) async fn find(
+    request: &PageRequest<'_>,
+    scope_digest: &str,
+    pin: CommitSeq,
+) -> Result<Option<Page>, RoundError> {
     // What such a client gets is never published.
     if !request.accept.external_rows() {
-        return None;
+        return Ok(None);
     }
     let parts = &request.context.engine.parts;
     let size = PageSize {
         rows_max: u64::try_from(request.rows_max).unwrap_or(u64::MAX),
         // The bound counts other bytes than the segment holds, so it is only nearly reached.
-        full_bytes: parts.config.section_bytes_max / 2,
+        full_bytes: u64::try_from(parts.config.section_bytes_max / 2).unwrap_or(u64::MAX),
     };
     let key = request.key(scope_digest, pin);
     let now_ms = parts.clock.now_ms();
-    let FoundSegment { record, context } =
-        parts
-            .segments
-            .find_page(&key, request.row_cursor, size, now_ms)?;
-    let content = match request.delivery(record.byte_length) {
+    let segments = &parts.segments;
+    let failed = |error| RoundError::internal(&error, "find a page");
+    let found = segments
+        .find_page(&key, request.row_cursor, size, now_ms)
+        .await
+        .map_err(failed)?;
+    let Some(FoundSegment { record, context }) = found else {
+        return Ok(None);
+    };
+    let byte_len = usize::try_from(record.byte_length).unwrap_or(usize::MAX);
+    let content = match request.delivery(byte_len) {
         Delivery::External => Content::External(record),
         // It was published for a client that takes no inline pages.
-        Delivery::Inline => Content::Inline(parts.segments.bytes(record.id.as_str())?),
+        Delivery::Inline => match segments
+            .open(record.id.as_str(), None)
+            .await
+            .map_err(failed)?
+        {
+            Some(stream) => Content::Inline(stream.collect(byte_len).await.map_err(failed)?),
+            None => return Ok(None),
+        },
     };
-    Some(Page {
+    Ok(Some(Page {
         next_row_cursor: context.next_row_cursor.clone(),
         content,
-    })
+    }))
 }
 
 /// Reads the rows of a page.
@@ -129,12 +145,10 @@ pub(super) async fn build(
 ) -> Result<Page, RoundError> {
     let builder = Builder {
         table: Arc::clone(request.table()),
-        segments: Arc::clone(&request.context.engine.parts.segments),
         accept: request.accept,
         inline_bytes_max: request.context.engine.parts.config.inline_segment_bytes_max,
         key,
         row_cursor: request.row_cursor.map(str::to_owned),
-        now_ms: request.context.engine.parts.clock.now_ms(),
     };
     let built = if rows.byte_count() < BLOCKING_BYTES_MIN {
         builder.build(&rows)
@@ -143,45 +157,66 @@ pub(super) async fn build(
             .await
             .map_err(|error| RoundError::internal(&error, "encode a page"))?
     };
-    built.map_err(|error| RoundError::internal(&error, "publish a page"))
+    let content = match built.content {
+        Built::Inline(bytes) => Content::Inline(bytes),
+        Built::External(segment) => {
+            let parts = &request.context.engine.parts;
+            let record = parts
+                .segments
+                .publish(segment, parts.clock.now_ms())
+                .await
+                .map_err(|error| RoundError::internal(&error, "publish a page"))?;
+            Content::External(record)
+        }
+    };
+    Ok(Page {
+        next_row_cursor: built.next_row_cursor,
+        content,
+    })
+}
+
+/// An encoded page that is not published yet.
+struct BuiltPage {
+    next_row_cursor: Option<String>,
+    content: Built,
+}
+
+enum Built {
+    Inline(Bytes),
+    External(NewSegment),
 }
 
 /// Everything that encoding needs, without a loan.
 struct Builder {
     table: Arc<Table>,
-    segments: Arc<MemorySegments>,
     accept: Accept,
     inline_bytes_max: usize,
     key: SegmentKey,
     row_cursor: Option<String>,
-    now_ms: i64,
 }
 
 impl Builder {
-    fn build(self, rows: &RowPage) -> Result<Page, SegmentError> {
+    fn build(self, rows: &RowPage) -> BuiltPage {
         let next_row_cursor = rows
             .has_more
             .then(|| rows.rows().next_back().map(|row| row.row_id.to_owned()))
             .flatten();
         let (row_count, bytes) = self.encode(rows);
         let content = match Delivery::of(self.accept, bytes.len(), self.inline_bytes_max) {
-            Delivery::Inline => Content::Inline(bytes),
+            Delivery::Inline => Built::Inline(bytes),
             Delivery::External => {
                 let context = PublicationContext {
                     key: self.key,
                     row_cursor: self.row_cursor,
                     next_row_cursor: next_row_cursor.clone(),
                 };
-                let record = self
-                    .segments
-                    .publish(context, row_count, bytes, self.now_ms)?;
-                Content::External(record)
+                Built::External(NewSegment::from_bytes(context, row_count, bytes))
             }
         };
-        Ok(Page {
+        BuiltPage {
             next_row_cursor,
             content,
-        })
+        }
     }
 
     fn encode(&self, rows: &RowPage) -> (u64, Bytes) {
@@ -208,7 +243,7 @@ impl Page {
             segment_id: record.id.as_str().into(),
             media_type: MediaType::Rows,
             table: bootstrap.section.subscription.table.clone(),
-            byte_length: i64::try_from(record.byte_length).expect("a segment fits in memory"),
+            byte_length: i64::try_from(record.byte_length).expect("a length fits in 63 bits"),
             row_count: i64::try_from(record.row_count).expect("a page has few rows"),
             as_of_commit_seq: bootstrap.pin.to_i64(),
             scope_digest: bootstrap.scope_digest.as_str().into(),

@@ -257,11 +257,11 @@ async fn a_page_above_the_inline_bound_is_published_and_referenced() {
         scope_digest(&section.start.effective_scopes)
     );
 
-    let bytes = server.segments.bytes(&reference.segment_id).unwrap();
+    let bytes = server.segment_bytes(&reference.segment_id).await;
     assert_eq!(content_address(&bytes), &*reference.segment_id);
     assert_eq!(i64::try_from(bytes.len()), Ok(reference.byte_length));
     assert_eq!(RowsSegment::decode(&bytes).unwrap().blocks[0].len(), 3);
-    let record = server.segments.record(&reference.segment_id).unwrap();
+    let record = server.segment_record(&reference.segment_id).await;
     let key = &record.publications[0].context.key;
     assert_eq!(key.scope_digest, &*reference.scope_digest);
     assert_eq!(
@@ -322,7 +322,7 @@ async fn a_large_page_is_encoded_off_the_runtime_into_the_same_bytes() {
     assert_eq!(inline.blocks.iter().map(Vec::len).sum::<usize>(), 4_000);
     let external = server.round(ask(BOTH)).await;
     let reference = external.section().pages[0].external();
-    let bytes = server.segments.bytes(&reference.segment_id).unwrap();
+    let bytes = server.segment_bytes(&reference.segment_id).await;
     assert!(inline.encode() == bytes);
 }
 

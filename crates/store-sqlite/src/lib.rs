@@ -10,6 +10,7 @@
 
 mod app_table;
 mod apply;
+mod blobs;
 mod candidates;
 mod catalog;
 mod clients;
@@ -36,6 +37,7 @@ mod scopes;
 mod session;
 mod statements;
 mod store;
+mod stream;
 mod typed;
 mod window;
 mod worker;

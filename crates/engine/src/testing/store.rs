@@ -15,8 +15,9 @@ use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ClientRecord, LoadRequest, Loaded, MemoryStore, PartitionRecord, PartitionTouch,
     Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan,
-    Store, StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest,
-    WriteLanes, WriteTxn,
+    RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, Store, StoreError,
+    StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes,
+    WriteTxn,
 };
 
 type Act = Box<dyn FnOnce(MemoryStore) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
@@ -142,6 +143,16 @@ impl Store for ProbedStore {
         self.inner.scan_rows(scan).await
     }
 
+    async fn stream_rows(&self, request: RowStreamRequest) -> Result<RowStream, StoreError> {
+        self.read().await;
+        self.inner.stream_rows(request).await
+    }
+
+    async fn scope_size(&self, request: ScopeSizeRequest) -> Result<ScopeSize, StoreError> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.inner.scope_size(request).await
+    }
+
     async fn scan_table(&self, scan: TableScan) -> Result<RowPage, StoreError> {
         self.inner.scan_table(scan).await
     }
@@ -234,6 +245,23 @@ impl Store for ProbedStore {
     ) -> Result<Pruned, StoreError> {
         self.upkeep()?;
         self.inner.prune(partition, epoch, horizon).await
+    }
+
+    async fn find_blob_row(
+        &self,
+        partition: &PartitionId,
+        blob_id: &str,
+        wanted: ScopesTest,
+    ) -> Result<Option<RowKey>, StoreError> {
+        self.inner.find_blob_row(partition, blob_id, wanted).await
+    }
+
+    async fn are_referenced(
+        &self,
+        partition: &PartitionId,
+        blob_ids: Vec<String>,
+    ) -> Result<Vec<bool>, StoreError> {
+        self.inner.are_referenced(partition, blob_ids).await
     }
 
     async fn begin_write(

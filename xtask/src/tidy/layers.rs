@@ -14,7 +14,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store-sqlite", &["store", "schema", "wire", "model"]),
     ("store-postgres", &["store", "schema", "wire", "model"]),
     ("objects", &["wire", "model"]),
-    ("engine", &["store", "objects", "schema", "wire", "model"]),
+    ("image", &["schema", "wire", "model"]),
+    (
+        "engine",
+        &["store", "objects", "image", "schema", "wire", "model"],
+    ),
     ("rules", &["engine", "store", "schema", "wire", "model"]),
     (
         "server",

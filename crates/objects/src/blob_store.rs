@@ -18,11 +18,13 @@ use futures_core::stream::BoxStream;
 use futures_util::StreamExt;
 use tidewater_model::PartitionId;
 
-use crate::{ObjectError, ObjectStream, SignedUrl};
+use crate::{ObjectError, ObjectErrorKind, ObjectStream, SignedUrl};
 
-/// How long a held blob is safe, in milliseconds: one hour. A push is decided in far less.
+/// How long a held blob is safe at least, in milliseconds: one hour. A push is decided in far
+/// less.
 ///
-/// A grace period of the sweep that is not above this does not protect what is held.
+/// [`BlobStore::remove`] leaves alone what was used within twice this time, whatever it is asked,
+/// so a store need not write anything to hold a blob that was used lately.
 pub const HOLD_MS: i64 = 60 * 60 * 1_000;
 
 /// Keeps blobs.
@@ -123,6 +125,15 @@ pub trait BlobStore: Send + Sync + 'static {
 
 /// Blobs that one call can hold: a push has fewer operations than that.
 pub const HELD_BLOBS_MAX: usize = 10_000;
+
+/// Refuses to hold more than [`HELD_BLOBS_MAX`].
+pub fn check_held(count: usize) -> Result<(), ObjectError> {
+    if count <= HELD_BLOBS_MAX {
+        return Ok(());
+    }
+    Err(ObjectError::new(ObjectErrorKind::TooLarge, "hold blobs")
+        .with_detail(format!("{count} are more than {HELD_BLOBS_MAX} at once")))
+}
 
 /// A failure of whoever sends a blob's content.
 pub type BodyError = Box<dyn Error + Send + Sync>;

@@ -16,19 +16,28 @@
 mod blob_store;
 mod error;
 mod memory;
+mod memory_blobs;
+mod remote;
 mod segment;
 mod segment_store;
+mod signed;
 mod stream;
 
 pub use blob_store::{
     BlobRecord, BlobStore, BlobUsage, BodyError, HELD_BLOBS_MAX, HOLD_MS, NewBlob, PutBlob,
+    check_held,
 };
 pub use error::{ObjectError, ObjectErrorKind};
 pub use memory::MemorySegments;
+pub use memory_blobs::MemoryBlobs;
+pub use remote::{Backend, BackendLimits, Conditions, RemoteBlobs, RemoteSegments, S3Config};
 pub use segment::{
     Publication, PublicationContext, SegmentId, SegmentKey, SegmentRecord, SignedUrl,
 };
 pub use segment_store::{
     FoundSegment, NewSegment, PageSize, Prune, Removed, SegmentBody, SegmentStats, SegmentStore,
+};
+pub use signed::{
+    Claim, SIGNED_URL_SECONDS_MAX, SIGNING_KEY_BYTES_MIN, SigningKeys, SigningKeysError, TokenError,
 };
 pub use stream::{CHUNK_BYTES_MAX, ObjectStream, clamp};

@@ -1,0 +1,588 @@
+//! A backend with deadlines, conditional writes and signed URLs.
+//!
+//! What the `object_store` crate leaves to its caller is here: a bound for every call, an update
+//! of a small document that loses nobody's write, and pages of a listing in order.
+//!
+//! **Conditional writes** are the provider's where it has them. A directory has none, so writers
+//! of one process take turns per key; that directory must belong to one process.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    future::Future,
+    hash::{DefaultHasher, Hash, Hasher},
+    ops::Range,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_core::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use http::{HeaderName, HeaderValue, Method};
+use object_store::{
+    Attributes, BackoffConfig, ClientOptions, Error, GetOptions, GetResult, ObjectMeta,
+    ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig, UpdateVersion,
+    aws::AmazonS3Builder,
+    local::LocalFileSystem,
+    memory::InMemory,
+    path::Path,
+    signer::{SignedUrlOptions, Signer},
+};
+use tokio::sync::Mutex;
+
+use crate::{ObjectError, ObjectErrorKind, ObjectStream, SignedUrl, signed};
+
+/// Where objects are kept, and how.
+#[derive(Clone)]
+pub struct Backend {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Arc<dyn ObjectStore>,
+    signer: Option<Arc<dyn Signer>>,
+    /// Empty, or it ends in a slash.
+    prefix: String,
+    conditions: Conditions,
+    /// Whether objects carry metadata of their own.
+    has_attributes: bool,
+    limits: BackendLimits,
+    turns: Vec<Arc<Mutex<()>>>,
+}
+
+/// Who sees to it that two writers of one document do not overwrite each other.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Conditions {
+    /// The provider, by `If-Match` and `If-None-Match`. Its listings are in order.
+    Provider,
+    /// This process, which is the only one that writes there.
+    Process,
+}
+
+/// Bounds of what is asked of a backend.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct BackendLimits {
+    /// Longest that one operation takes, retries included, and longest that a stream waits for
+    /// its next chunk.
+    pub call_timeout: Duration,
+    /// Longest wait for a connection.
+    pub connect_timeout: Duration,
+    /// Times that one request is sent again after a failure that may pass.
+    pub retries_max: usize,
+    /// Requests of one operation that run at once.
+    pub requests_at_once: usize,
+}
+
+impl Default for BackendLimits {
+    fn default() -> Self {
+        Self {
+            call_timeout: Duration::from_secs(20),
+            connect_timeout: Duration::from_secs(5),
+            retries_max: 3,
+            requests_at_once: 8,
+        }
+    }
+}
+
+/// An S3 bucket, or one of a service that speaks like it.
+#[derive(Clone)]
+pub struct S3Config {
+    /// The bucket's name.
+    pub bucket: String,
+    /// The region; `us-east-1` or `auto` where the service has none.
+    pub region: String,
+    /// Base URL of the service; `None` for AWS.
+    pub endpoint: Option<String>,
+    /// Access key; `None` takes credentials from the instance or the web identity.
+    pub access_key_id: Option<String>,
+    /// Its secret.
+    pub secret_access_key: Option<String>,
+    /// Token of temporary credentials.
+    pub session_token: Option<String>,
+    /// Whether the bucket's name is part of the host's name, not of the path.
+    pub virtual_hosted: bool,
+    /// Whether plain HTTP is allowed.
+    pub allow_http: bool,
+}
+
+/// Without the secrets.
+impl fmt::Debug for S3Config {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("S3Config")
+            .field("bucket", &self.bucket)
+            .field("region", &self.region)
+            .field("endpoint", &self.endpoint)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Backend")
+            .field("store", &self.inner.store)
+            .field("prefix", &self.inner.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Backend {
+    /// A bucket. `prefix` is put before every key as it is.
+    pub fn s3(config: S3Config, prefix: &str, limits: BackendLimits) -> Result<Self, ObjectError> {
+        let client = ClientOptions::new()
+            .with_connect_timeout(limits.connect_timeout)
+            .with_timeout(limits.call_timeout)
+            .with_allow_http(config.allow_http);
+        let retry = RetryConfig {
+            backoff: BackoffConfig {
+                init_backoff: Duration::from_millis(50),
+                max_backoff: Duration::from_secs(2),
+                base: 2.0,
+            },
+            max_retries: limits.retries_max,
+            retry_timeout: limits.call_timeout,
+        };
+        let mut builder = AmazonS3Builder::new()
+            .with_bucket_name(config.bucket)
+            .with_region(config.region)
+            .with_virtual_hosted_style_request(config.virtual_hosted)
+            .with_client_options(client)
+            .with_retry(retry);
+        if let Some(endpoint) = config.endpoint {
+            builder = builder.with_endpoint(endpoint);
+        }
+        if let Some(key) = config.access_key_id {
+            builder = builder.with_access_key_id(key);
+        }
+        if let Some(secret) = config.secret_access_key {
+            builder = builder.with_secret_access_key(secret);
+        }
+        if let Some(token) = config.session_token {
+            builder = builder.with_token(token);
+        }
+        let s3 = Arc::new(builder.build().map_err(failed("configure the bucket"))?);
+        let signer: Arc<dyn Signer> = Arc::<object_store::aws::AmazonS3>::clone(&s3);
+        Ok(Self::new(s3, Some(signer), prefix, limits))
+    }
+
+    /// Any store whose writes can be conditional, and whose objects carry metadata.
+    pub fn new(
+        store: Arc<dyn ObjectStore>,
+        signer: Option<Arc<dyn Signer>>,
+        prefix: &str,
+        limits: BackendLimits,
+    ) -> Self {
+        Self::assemble(store, signer, prefix, limits, Conditions::Provider)
+    }
+
+    /// A directory, which is made if need be and which this process must have for itself.
+    ///
+    /// With `durable`, what is acknowledged has been synced to the disk, directories included.
+    pub fn directory(
+        path: &std::path::Path,
+        durable: bool,
+        limits: BackendLimits,
+    ) -> Result<Self, ObjectError> {
+        const DURING: &str = "open the directory of objects";
+        std::fs::create_dir_all(path).map_err(|error| {
+            ObjectError::new(ObjectErrorKind::Refused, DURING)
+                .with_detail(path.display().to_string())
+                .with_source(error)
+        })?;
+        let files = LocalFileSystem::new_with_prefix(path)
+            .map_err(failed(DURING))?
+            .with_fsync(durable);
+        let files = Arc::new(files);
+        Ok(Self::assemble(files, None, "", limits, Conditions::Process))
+    }
+
+    /// Memory, for tests of what stands on a backend.
+    pub fn in_memory() -> Self {
+        Self::new(
+            Arc::new(InMemory::new()),
+            None,
+            "",
+            BackendLimits::default(),
+        )
+    }
+
+    fn assemble(
+        store: Arc<dyn ObjectStore>,
+        signer: Option<Arc<dyn Signer>>,
+        prefix: &str,
+        limits: BackendLimits,
+        conditions: Conditions,
+    ) -> Self {
+        let turns = match conditions {
+            Conditions::Provider => 0,
+            Conditions::Process => TURNS,
+        };
+        Self {
+            inner: Arc::new(Inner {
+                store,
+                signer,
+                prefix: prefix.to_owned(),
+                conditions,
+                has_attributes: conditions == Conditions::Provider,
+                limits,
+                turns: (0..turns).map(|_| Arc::default()).collect(),
+            }),
+        }
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.inner.prefix
+    }
+
+    pub(crate) fn limits(&self) -> &BackendLimits {
+        &self.inner.limits
+    }
+
+    pub(crate) fn has_attributes(&self) -> bool {
+        self.inner.has_attributes
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn ObjectStore> {
+        &self.inner.store
+    }
+
+    /// Waits for one operation, but not longer than is allowed.
+    pub(crate) async fn bounded<T>(
+        &self,
+        during: &'static str,
+        call: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T, ObjectError> {
+        match tokio::time::timeout(self.inner.limits.call_timeout, call).await {
+            Ok(result) => result.map_err(failed(during)),
+            Err(_) => Err(too_slow(during)),
+        }
+    }
+
+    /// What is known about an object without its bytes, with its metadata.
+    pub(crate) async fn head(
+        &self,
+        during: &'static str,
+        path: &Path,
+    ) -> Result<Option<(ObjectMeta, Attributes)>, ObjectError> {
+        let options = GetOptions::new().with_head(true);
+        let found = self.get(during, path, options).await?;
+        Ok(found.map(|result| (result.meta, result.attributes)))
+    }
+
+    async fn get(
+        &self,
+        during: &'static str,
+        path: &Path,
+        options: GetOptions,
+    ) -> Result<Option<GetResult>, ObjectError> {
+        let call = async {
+            match self.inner.store.get_opts(path, options).await {
+                Ok(result) => Ok(Some(result)),
+                Err(Error::NotFound { .. }) => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        self.bounded(during, call).await
+    }
+
+    /// Opens an object, or a part of it.
+    pub(crate) async fn open(
+        &self,
+        during: &'static str,
+        path: &Path,
+        range: Option<Range<u64>>,
+    ) -> Result<Option<ObjectStream>, ObjectError> {
+        let Some(range) = range else {
+            let found = self.get(during, path, GetOptions::new()).await?;
+            return Ok(found.map(|result| self.stream(during, result)));
+        };
+        // A provider refuses a range that starts behind the end, or is empty.
+        let Some((meta, _)) = self.head(during, path).await? else {
+            return Ok(None);
+        };
+        let range = crate::clamp(Some(range), meta.size);
+        if range.is_empty() {
+            let nothing = stream::empty().boxed();
+            return Ok(Some(ObjectStream::new(meta.size, range, nothing)));
+        }
+        let options = GetOptions::new().with_range(Some(range));
+        let found = self.get(during, path, options).await?;
+        Ok(found.map(|result| self.stream(during, result)))
+    }
+
+    fn stream(&self, during: &'static str, result: GetResult) -> ObjectStream {
+        let total_length = result.meta.size;
+        let range = result.range.clone();
+        let timeout = self.inner.limits.call_timeout;
+        let chunks = stream::unfold(Some(result.into_stream()), move |state| async move {
+            let mut chunks = state?;
+            match tokio::time::timeout(timeout, chunks.next()).await {
+                Ok(Some(Ok(chunk))) => Some((Ok(chunk), Some(chunks))),
+                Ok(Some(Err(error))) => Some((Err(failed(during)(error)), None)),
+                Ok(None) => None,
+                Err(_) => Some((Err(too_slow(during)), None)),
+            }
+        });
+        ObjectStream::new(total_length, range, chunks.boxed())
+    }
+
+    /// Reads a small document and which version it is.
+    pub(crate) async fn read_document(
+        &self,
+        during: &'static str,
+        path: &Path,
+    ) -> Result<Option<(Bytes, UpdateVersion)>, ObjectError> {
+        let Some(result) = self.get(during, path, GetOptions::new()).await? else {
+            return Ok(None);
+        };
+        if result.meta.size > DOCUMENT_BYTES_MAX {
+            return Err(ObjectError::new(ObjectErrorKind::Corrupt, during)
+                .with_detail(format!("{path} is not a document of ours: it is too long")));
+        }
+        let version = UpdateVersion {
+            e_tag: result.meta.e_tag.clone(),
+            version: result.meta.version.clone(),
+        };
+        let bytes = self.bounded(during, result.bytes()).await?;
+        Ok(Some((bytes, version)))
+    }
+
+    /// Changes a small document: reads it, lets `decide` say what becomes of it, and writes that
+    /// if nobody was faster; else once more.
+    ///
+    /// It runs to its end even if the caller is gone where writers take turns in this process.
+    pub(crate) async fn update<T, D>(
+        &self,
+        during: &'static str,
+        path: Path,
+        decide: D,
+    ) -> Result<T, ObjectError>
+    where
+        T: Send + 'static,
+        D: Fn(Option<&[u8]>) -> Result<Update<T>, ObjectError> + Send + Sync + 'static,
+    {
+        if self.inner.conditions == Conditions::Provider {
+            return self.merge(during, &path, &decide).await;
+        }
+        let turn = Arc::clone(&self.inner.turns[turn_of(&path)]);
+        let backend = self.clone();
+        let task = tokio::spawn(async move {
+            let _turn = turn.lock_owned().await;
+            backend.merge(during, &path, &decide).await
+        });
+        task.await.map_err(|error| {
+            ObjectError::new(ObjectErrorKind::Unavailable, during).with_source(error)
+        })?
+    }
+
+    async fn merge<T>(
+        &self,
+        during: &'static str,
+        path: &Path,
+        decide: &(dyn Fn(Option<&[u8]>) -> Result<Update<T>, ObjectError> + Send + Sync),
+    ) -> Result<T, ObjectError> {
+        for attempt in 0..UPDATE_ATTEMPTS_MAX {
+            let found = self.read_document(during, path).await?;
+            let document = found.as_ref().map(|(bytes, _)| &**bytes);
+            let (bytes, outcome) = match decide(document)? {
+                Update::Keep(outcome) => return Ok(outcome),
+                Update::Write(bytes, outcome) => (bytes, outcome),
+            };
+            let mode = match (self.inner.conditions, found) {
+                (Conditions::Process, _) => PutMode::Overwrite,
+                (Conditions::Provider, None) => PutMode::Create,
+                (Conditions::Provider, Some((_, version))) => PutMode::Update(version),
+            };
+            let payload = PutPayload::from(bytes);
+            let put = self.inner.store.put_opts(path, payload, mode.into());
+            match tokio::time::timeout(self.inner.limits.call_timeout, put).await {
+                Ok(Ok(_)) => return Ok(outcome),
+                Ok(Err(Error::Precondition { .. } | Error::AlreadyExists { .. })) => {
+                    tokio::time::sleep(backoff(attempt, path)).await;
+                }
+                Ok(Err(error)) => return Err(failed(during)(error)),
+                Err(_) => return Err(too_slow(during)),
+            }
+        }
+        Err(ObjectError::new(ObjectErrorKind::Unavailable, during)
+            .with_detail(format!("{path} is changed by too many at once")))
+    }
+
+    /// Writes an object that is in memory.
+    pub(crate) async fn put(
+        &self,
+        during: &'static str,
+        path: &Path,
+        payload: PutPayload,
+        attributes: Attributes,
+    ) -> Result<(), ObjectError> {
+        let options = PutOptions {
+            attributes,
+            ..PutOptions::default()
+        };
+        let put = self.inner.store.put_opts(path, payload, options);
+        self.bounded(during, put).await.map(drop)
+    }
+
+    /// Removes an object, whether it is there or not.
+    pub(crate) async fn delete(
+        &self,
+        during: &'static str,
+        path: &Path,
+    ) -> Result<(), ObjectError> {
+        let call = async {
+            match self.inner.store.delete(path).await {
+                Err(Error::NotFound { .. }) => Ok(()),
+                result => result,
+            }
+        };
+        self.bounded(during, call).await
+    }
+
+    /// Every object below a prefix, in any order.
+    pub(crate) fn list(
+        &self,
+        during: &'static str,
+        prefix: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta, ObjectError>> {
+        self.bound_listing(during, self.inner.store.list(Some(prefix)))
+    }
+
+    /// At most `limit` objects directly below a prefix, in order, from the first whose name is
+    /// after `after`.
+    pub(crate) async fn list_page(
+        &self,
+        during: &'static str,
+        prefix: &Path,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<ObjectMeta>, ObjectError> {
+        let depth = prefix.parts().count() + 1;
+        let store = &self.inner.store;
+        let listing = match after {
+            Some(name) => store.list_with_offset(Some(prefix), &prefix.clone().join(name)),
+            None => store.list(Some(prefix)),
+        };
+        let mut listing = self.bound_listing(during, listing);
+        let mut page = BTreeMap::new();
+        while let Some(meta) = listing.try_next().await? {
+            if meta.location.parts().count() != depth {
+                continue;
+            }
+            if self.inner.conditions == Conditions::Provider && page.len() == limit {
+                break;
+            }
+            page.insert(meta.location.to_string(), meta);
+            if page.len() > limit {
+                page.pop_last();
+            }
+        }
+        Ok(page.into_values().collect())
+    }
+
+    fn bound_listing(
+        &self,
+        during: &'static str,
+        listing: BoxStream<'static, object_store::Result<ObjectMeta>>,
+    ) -> BoxStream<'static, Result<ObjectMeta, ObjectError>> {
+        let timeout = self.inner.limits.call_timeout;
+        stream::unfold(Some(listing), move |state| async move {
+            let mut listing = state?;
+            match tokio::time::timeout(timeout, listing.next()).await {
+                Ok(Some(Ok(meta))) => Some((Ok(meta), Some(listing))),
+                // A directory that nothing was ever put in.
+                Ok(Some(Err(Error::NotFound { .. })) | None) => None,
+                Ok(Some(Err(error))) => Some((Err(failed(during)(error)), None)),
+                Err(_) => Some((Err(too_slow(during)), None)),
+            }
+        })
+        .boxed()
+    }
+
+    /// A URL for one request on one object.
+    pub(crate) async fn presign(
+        &self,
+        during: &'static str,
+        method: Method,
+        path: &Path,
+        length: Option<u64>,
+        lifetime: Duration,
+        now_ms: i64,
+    ) -> Result<Option<SignedUrl>, ObjectError> {
+        let Some(signer) = &self.inner.signer else {
+            return Ok(None);
+        };
+        let seconds = signed::clamp_lifetime(lifetime);
+        let mut options = SignedUrlOptions::new();
+        if let Some(length) = length {
+            let name = HeaderName::from_static("content-length");
+            options = options.with_signed_header(name, HeaderValue::from(length));
+        }
+        let expires_in = Duration::from_secs(seconds);
+        let call = signer.signed_url_opts(method, path, expires_in, &options);
+        let url = self.bounded(during, call).await?;
+        Ok(Some(SignedUrl {
+            url: url.into(),
+            expires_at_ms: signed::expiry_ms(now_ms, seconds),
+        }))
+    }
+}
+
+/// What becomes of a document.
+pub(crate) enum Update<T> {
+    /// It stays as it is.
+    Keep(T),
+    /// It is replaced by these bytes.
+    Write(Vec<u8>, T),
+}
+
+/// Turns are shared by keys that fall together, so that their number has a bound.
+const TURNS: usize = 64;
+
+/// How often an update is tried before the caller is told to come back.
+const UPDATE_ATTEMPTS_MAX: u32 = 16;
+
+/// Our documents are far shorter: more publications than are kept, with the longest cursors.
+const DOCUMENT_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+fn turn_of(path: &Path) -> usize {
+    let mut hasher = DefaultHasher::new();
+    path.hash(&mut hasher);
+    let turns = u64::try_from(TURNS).expect("a small number");
+    usize::try_from(hasher.finish() % turns).expect("a small number")
+}
+
+/// Waits that grow, and differ between writers that met: the address of a future is as good as
+/// a die.
+fn backoff(attempt: u32, path: &Path) -> Duration {
+    let mut hasher = DefaultHasher::new();
+    path.hash(&mut hasher);
+    let here = &raw const hasher;
+    here.hash(&mut hasher);
+    attempt.hash(&mut hasher);
+    let ceiling = 8_u64 << attempt.min(5);
+    Duration::from_millis(1 + hasher.finish() % ceiling)
+}
+
+pub(crate) fn too_slow(during: &'static str) -> ObjectError {
+    ObjectError::new(ObjectErrorKind::Unavailable, during)
+        .with_detail("the backend did not answer in time")
+}
+
+/// Which of our kinds a backend's failure is.
+pub(crate) fn failed(during: &'static str) -> impl Fn(Error) -> ObjectError {
+    move |error| {
+        let kind = match &error {
+            Error::PermissionDenied { .. }
+            | Error::Unauthenticated { .. }
+            | Error::InvalidPath { .. }
+            | Error::NotSupported { .. }
+            | Error::NotImplemented { .. }
+            | Error::UnknownConfigurationKey { .. } => ObjectErrorKind::Refused,
+            _ => ObjectErrorKind::Unavailable,
+        };
+        ObjectError::new(kind, during).with_source(error)
+    }
+}

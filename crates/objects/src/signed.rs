@@ -181,6 +181,13 @@ impl SigningKeys {
         }
     }
 
+    /// When a token ends, Unix milliseconds, whoever signed it: for who has verified it.
+    pub fn expiry_ms(token: &str) -> Option<i64> {
+        let (payload, _) = token.split_once('.')?;
+        let payload: Payload = serde_json::from_slice(&decode(payload).ok()?).ok()?;
+        payload.exp.checked_mul(1_000)
+    }
+
     /// What stands for a partition in a token: always the same for the same key, and telling
     /// nothing about it to who has no key. From the key that signs.
     pub fn audience(&self, partition: &PartitionId) -> String {

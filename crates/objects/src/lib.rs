@@ -14,6 +14,8 @@
 #![warn(missing_docs)]
 
 mod blob_store;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 mod memory;
 mod memory_blobs;

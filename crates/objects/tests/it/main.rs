@@ -1,0 +1,3 @@
+//! Every implementation against its contract, and a bucket over HTTP that misbehaves.
+
+mod contracts;

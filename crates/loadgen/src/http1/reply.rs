@@ -60,7 +60,9 @@ enum At {
     /// Before the size of a chunk.
     Size,
     /// Before the end of a chunk, which may be the last.
-    ChunkEnd { is_last: bool },
+    ChunkEnd {
+        is_last: bool,
+    },
     Over,
 }
 

@@ -185,7 +185,7 @@ impl NewDevice {
 }
 
 /// Holds a row that the fill wrote against what it wrote.
-fn compare_filled(setup: &Setup, row_id: &str, row: &[u8], problems: &mut Problems) {
+pub(super) fn compare_filled(setup: &Setup, row_id: &str, row: &[u8], problems: &mut Problems) {
     let index = row_id
         .strip_prefix("task-")
         .and_then(|index| index.parse().ok())

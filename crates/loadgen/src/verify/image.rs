@@ -188,7 +188,14 @@ mod tests {
 
     #[test]
     fn the_cells_of_pages_by_key_are_the_rows_however_the_bytes_come() {
-        let pages = [(0x0a, 30), (0x0d, 1), (0, 500), (0x02, 2), (0x0a, 300), (0x05, 9)];
+        let pages = [
+            (0x0a, 30),
+            (0x0d, 1),
+            (0, 500),
+            (0x02, 2),
+            (0x0a, 300),
+            (0x05, 9),
+        ];
         let file = image(512, &pages);
         for piece in [1, 3, 99, 100, 101, 511, 512, 513, 100_000] {
             let inspected = inspect(&file, piece);

@@ -1,6 +1,6 @@
 //! What an operator can set about the engine.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use tidewater_model::limits;
 
@@ -18,6 +18,21 @@ pub struct EngineConfig {
     pub hook_timeout: Duration,
     /// Largest rows segment sent inside a response (§5.7).
     pub inline_segment_bytes_max: usize,
+    /// Images that are built at the same time; the others wait. 0 turns images off: every
+    /// bootstrap is then sent as rows (§5.3).
+    pub image_builds_max: usize,
+    /// Images that are built or wait to be; further bootstraps are sent as rows.
+    pub image_builds_waiting_max: usize,
+    /// How long the build of an image may take, with its wait for the database.
+    pub image_build_timeout: Duration,
+    /// Where images are written before they are published; `None` is where temporary files go.
+    /// In the file system of the segment store, publishing one is a rename.
+    pub image_directory: Option<PathBuf>,
+    /// How often segments that have expired are removed.
+    pub segment_expire_interval: Duration,
+    /// How long the record of an expired segment stays, in milliseconds, so that a late client
+    /// learns that it has expired.
+    pub segment_record_kept_ms: i64,
     /// How long the resolver of scopes may take; then the round fails (OQ-36).
     pub resolver_timeout: Duration,
     /// Commits waiting for the writer, over all partitions; more are refused with a hint.
@@ -50,6 +65,12 @@ impl Default for EngineConfig {
             crdt_bytes_max: 8 * 1024 * 1024,
             hook_timeout: Duration::from_secs(5),
             inline_segment_bytes_max: limits::INLINE_SEGMENT_BYTES_DEFAULT,
+            image_builds_max: 2,
+            image_builds_waiting_max: 64,
+            image_build_timeout: Duration::from_secs(300),
+            image_directory: None,
+            segment_expire_interval: Duration::from_secs(600),
+            segment_record_kept_ms: 60 * 60 * 1_000,
             resolver_timeout: Duration::from_secs(10),
             queued_commits_max: 4_096,
             queued_bytes_max: 64 * 1024 * 1024,

@@ -10,9 +10,10 @@ use tidewater_store::{PartitionRecord, Pruned, Store, StoreError};
 use tokio::sync::broadcast;
 
 use crate::{
-    Clock, CommitEvent, EngineConfig, Hooks, Identity, Ids, Retention, RoundBody, RoundError,
-    ScopeResolver, SegmentGrant,
+    BuildStats, Clock, CommitEvent, EngineConfig, Hooks, Identity, Ids, Retention, RoundBody,
+    RoundError, ScopeResolver, SegmentGrant, Transfers,
     activity::Activity,
+    builds::Builds,
     partition::{PartitionState, Partitions},
     push::lane::Lanes,
     retention, round, segments,
@@ -26,6 +27,8 @@ pub struct EngineParts {
     pub schema: Arc<Schema>,
     /// Where segments are kept until they are fetched.
     pub segments: Arc<dyn SegmentStore>,
+    /// Blobs and signed URLs.
+    pub transfers: Transfers,
     /// Who may see what.
     pub resolver: Arc<dyn ScopeResolver>,
     /// What time it is.
@@ -44,6 +47,7 @@ pub struct Engine {
     pub(crate) partitions: Partitions,
     pub(crate) activity: Activity,
     pub(crate) lanes: Lanes,
+    pub(crate) builds: Builds,
     pub(crate) commits: broadcast::Sender<CommitEvent>,
     /// Whether any table declares a reference: most schemas pay nothing for them.
     pub(crate) has_references: bool,
@@ -65,6 +69,7 @@ impl Engine {
             .any(|table| !table.references.is_empty());
         Ok(Arc::new(Self {
             has_references,
+            builds: Builds::new(&parts.config),
             parts,
             partitions: Partitions::default(),
             activity: Activity::default(),
@@ -93,6 +98,16 @@ impl Engine {
         requested: &str,
     ) -> Result<SegmentGrant, RoundError> {
         segments::authorize(self, identity, segment_id, requested).await
+    }
+
+    /// Grants the segment that a signed URL of ours names, to whoever has it (§5.4). The token is
+    /// the query parameter `st`.
+    pub async fn signed_segment(
+        self: &Arc<Self>,
+        segment_id: &str,
+        token: &str,
+    ) -> Result<SegmentGrant, RoundError> {
+        segments::authorize_signed(self, segment_id, token).await
     }
 
     /// Prunes the log of one partition as far as `retention` allows (§4.6).
@@ -142,6 +157,16 @@ impl Engine {
     /// more than a thousand misses some and is told so.
     pub fn follow_commits(&self) -> broadcast::Receiver<CommitEvent> {
         self.commits.subscribe()
+    }
+
+    /// What was built of segments, and what was spared by joining and reuse.
+    pub fn build_stats(&self) -> BuildStats {
+        self.builds.counts.stats()
+    }
+
+    /// Segments that are kept.
+    pub fn segments(&self) -> &Arc<dyn SegmentStore> {
+        &self.parts.segments
     }
 
     /// The schema served.

@@ -7,11 +7,13 @@
 //! Not here: HTTP, SQL, configuration files.
 
 mod activity;
+mod builds;
 mod config;
 mod crdt;
 mod engine;
 mod error;
 mod event;
+mod flight;
 mod hooks;
 mod partition;
 mod ports;
@@ -23,7 +25,9 @@ mod scope;
 mod segments;
 #[cfg(test)]
 mod testing;
+mod transfers;
 
+pub use builds::BuildStats;
 pub use config::{EngineConfig, Retention};
 pub use crdt::{CrdtMerger, CrdtMergers, MergeError, YjsMerger};
 pub use engine::{Engine, EngineParts};
@@ -39,3 +43,4 @@ pub use ports::{
 };
 pub use round::RoundBody;
 pub use segments::SegmentGrant;
+pub use transfers::{Transfers, UrlSource};

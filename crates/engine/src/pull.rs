@@ -1,7 +1,7 @@
 //! The pull half: one section per subscription, in order (§4).
 //!
 //! A section is decided (`plan`, `bootstrap`), read, checked (`gate`), and only then written, one
-//! step at a time: a whole section of the log, or one snapshot page (`page`). Between two steps
+//! step at a time: a whole section of the log, or one snapshot page or image (`lanes`). Between two steps
 //! nothing is held of the store, so a slow client costs its buffer and nothing else.
 //!
 //! **Invariant:** SUB_START is written when the section's first data has been read and checked.
@@ -11,6 +11,8 @@
 
 mod bootstrap;
 mod gate;
+mod image;
+mod lanes;
 mod page;
 mod plan;
 #[cfg(test)]
@@ -28,9 +30,9 @@ use tidewater_wire::{
     put_response_frame, scope_digest,
 };
 
+pub(crate) use self::page::PageOutcome;
 use self::{
-    bootstrap::{Next, Progress, ResumeToken},
-    page::Page,
+    bootstrap::{Progress, ResumeToken},
     plan::{Asked, Limits, Section},
 };
 use crate::{
@@ -291,64 +293,6 @@ impl PullRun {
         let window = engine.store().read_window(request).await?;
         gate::admit(&self.context, &window.gate).await?;
         Ok(window)
-    }
-
-    /// Sends the next page of a bootstrap, with what comes before the first and after the last.
-    async fn send_page(
-        &mut self,
-        mut bootstrap: Bootstrap,
-        out: &mut BytesMut,
-    ) -> Result<(), RoundError> {
-        let Some(page) = self.load_page(&mut bootstrap).await? else {
-            return self.put_inactive(bootstrap.section.subscription, SubStatus::Reset, out);
-        };
-        if !bootstrap.has_begun {
-            put_active_start(&self.context, &bootstrap.section, true, out)?;
-            bootstrap.has_begun = true;
-        }
-        let next_row_cursor = page.next_row_cursor.clone();
-        put(&self.context, page.into_frame(&bootstrap), out)?;
-        let token = match bootstrap.progress.pass_page(next_row_cursor) {
-            Next::Page => {
-                self.open = Some(bootstrap);
-                return Ok(());
-            }
-            Next::Paused => {
-                let row_cursor = bootstrap.progress.row_cursor;
-                let token = ResumeToken {
-                    pin: bootstrap.pin,
-                    row_cursor,
-                };
-                Some(token.format(&bootstrap.section.subscription.table))
-            }
-            Next::Complete => None,
-        };
-        self.put_active_end(bootstrap.section.subscription, bootstrap.pin, token, out)
-    }
-
-    /// Reads the next page, or finds it; `None` when the bootstrap must start over.
-    async fn load_page(&self, bootstrap: &mut Bootstrap) -> Result<Option<Page>, RoundError> {
-        let request = page::PageRequest {
-            context: &self.context,
-            accept: self.header.accept,
-            rows_max: self.limits.rows,
-            table: bootstrap.section.table,
-            row_cursor: bootstrap.progress.row_cursor.as_deref(),
-        };
-        if let Some(found) = page::find(&request, &bootstrap.scope_digest, bootstrap.pin).await? {
-            return Ok(Some(found));
-        }
-        let rows = page::scan(&request, &bootstrap.section.effective).await?;
-        gate::admit(&self.context, &rows.gate).await?;
-        if !bootstrap.has_begun {
-            let horizon = rows.gate.horizon;
-            match bootstrap::settle_pin(bootstrap.pin, bootstrap.is_resumed, horizon) {
-                Some(pin) => bootstrap.pin = pin,
-                None => return Ok(None),
-            }
-        }
-        let key = request.key(&bootstrap.scope_digest, bootstrap.pin);
-        page::build(&request, key, rows).await.map(Some)
     }
 
     /// A whole section that delivers nothing: the cursor comes back as it was sent.

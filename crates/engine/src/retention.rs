@@ -58,7 +58,8 @@ pub(crate) async fn run_maintenance(engine: &Arc<Engine>) {
     tokio::join!(
         flush_forever(engine),
         prune_forever(engine),
-        outcomes::prune_forever(engine)
+        outcomes::prune_forever(engine),
+        expire_forever(engine)
     );
 }
 
@@ -134,6 +135,20 @@ async fn prune_forever(engine: &Engine) {
         match prune_all(engine, is_first).await {
             Ok(()) => is_first = false,
             Err(error) => tracing::warn!(%error, "pruning failed, trying again later"),
+        }
+    }
+}
+
+async fn expire_forever(engine: &Engine) {
+    let config = &engine.parts.config;
+    let mut ticks = interval(config.segment_expire_interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let ended_by_ms = engine.parts.clock.now_ms() - config.segment_record_kept_ms;
+        match engine.parts.segments.expire(ended_by_ms).await {
+            Ok(removed) => tracing::debug!(segments = removed.segments, "expired segments"),
+            Err(error) => tracing::warn!(%error, "segments were not expired, trying later"),
         }
     }
 }

@@ -30,7 +30,7 @@ pub(crate) use self::{
 };
 use crate::{
     Clock, Engine, EngineConfig, EngineParts, Identity, Ids, ResolveError, ResolveRequest,
-    RoundError, ScopeResolver,
+    RoundError, ScopeResolver, Transfers,
 };
 
 /// The partition that is meant when a test does not say.
@@ -85,8 +85,27 @@ impl TestServer {
     }
 
     pub(crate) async fn start_with(config: EngineConfig) -> Self {
+        Self::start_as(config, 64 * 1024 * 1024, Transfers::default()).await
+    }
+
+    /// Sends every bootstrap as rows.
+    pub(crate) async fn without_images() -> Self {
+        Self::start_with(EngineConfig {
+            image_builds_max: 0,
+            ..EngineConfig::default()
+        })
+        .await
+    }
+
+    /// With room for so many bytes of segments.
+    pub(crate) async fn start_as(
+        config: EngineConfig,
+        segment_bytes_max: usize,
+        transfers: Transfers,
+    ) -> Self {
         let store = Arc::new(ProbedStore::default());
-        let segments = Arc::new(MemorySegments::new(64 * 1024 * 1024, SEGMENT_LIFETIME_MS));
+        let segments = MemorySegments::new(segment_bytes_max, SEGMENT_LIFETIME_MS);
+        let segments = Arc::new(segments);
         let clock = Arc::new(ManualClock(AtomicI64::new(START_MS)));
         let resolver = Arc::new(SwitchedResolver::default());
         let schema = Arc::new(Schema::from_json(SCHEMA).unwrap());
@@ -94,6 +113,7 @@ impl TestServer {
             store: Arc::<ProbedStore>::clone(&store),
             schema,
             segments: Arc::<MemorySegments>::clone(&segments),
+            transfers,
             resolver: Arc::<SwitchedResolver>::clone(&resolver),
             clock: Arc::<ManualClock>::clone(&clock),
             ids: Arc::new(CountedIds::default()),

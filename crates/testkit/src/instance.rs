@@ -317,6 +317,7 @@ impl Surroundings {
             store: Arc::new(store),
             schema: Arc::clone(&schema),
             segments: Arc::<MemorySegments>::clone(&self.segments),
+            transfers: tidewater_engine::Transfers::default(),
             resolver,
             clock,
             ids,

@@ -19,6 +19,7 @@ use tidewater_store::{
     StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes,
     WriteTxn,
 };
+use tokio::sync::Semaphore;
 
 type Act = Box<dyn FnOnce(MemoryStore) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
 
@@ -28,6 +29,10 @@ pub(crate) struct ProbedStore {
     inner: MemoryStore,
     reads: AtomicU64,
     writes_fail: AtomicU64,
+    streams: AtomicU64,
+    streams_fail: AtomicU64,
+    /// A stream that has begun takes a permit before its caller gets it.
+    stream_gate: Mutex<Option<Arc<Semaphore>>>,
     /// What to do before a read, and how many go first.
     act: Mutex<Option<(u64, Act)>>,
 }
@@ -36,6 +41,23 @@ impl ProbedStore {
     /// Reads of log, rows and scope index so far.
     pub(crate) fn reads(&self) -> u64 {
         self.reads.load(Ordering::SeqCst)
+    }
+
+    /// Streams of rows so far.
+    pub(crate) fn streams(&self) -> u64 {
+        self.streams.load(Ordering::SeqCst)
+    }
+
+    /// From now on, streams wait for a permit once they have their snapshot.
+    pub(crate) fn hold_streams(&self) -> Arc<Semaphore> {
+        let gate = Arc::new(Semaphore::new(0));
+        *self.stream_gate.lock() = Some(Arc::clone(&gate));
+        gate
+    }
+
+    /// The next `times` streams fail.
+    pub(crate) fn fail_streams(&self, times: u64) {
+        self.streams_fail.store(times, Ordering::SeqCst);
     }
 
     /// Does this once, directly before the next read of log or rows.
@@ -144,8 +166,24 @@ impl Store for ProbedStore {
     }
 
     async fn stream_rows(&self, request: RowStreamRequest) -> Result<RowStream, StoreError> {
-        self.read().await;
-        self.inner.stream_rows(request).await
+        self.streams.fetch_add(1, Ordering::SeqCst);
+        let stream = self.inner.stream_rows(request).await;
+        // The snapshot is taken; what the caller does with it waits.
+        let gate = self.stream_gate.lock().clone();
+        if let Some(gate) = gate {
+            gate.acquire()
+                .await
+                .expect("a test keeps its gate")
+                .forget();
+        }
+        let failing = &self.streams_fail;
+        let fails = failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+            left.checked_sub(1)
+        });
+        match fails {
+            Ok(_) => Err(StoreError::new(StoreErrorKind::Unavailable, "do as told")),
+            Err(_) => stream,
+        }
     }
 
     async fn scope_size(&self, request: ScopeSizeRequest) -> Result<ScopeSize, StoreError> {

@@ -108,6 +108,7 @@ pub(crate) async fn open_engine(store: Arc<dyn Store>, clock: Arc<dyn Clock>) ->
         store,
         schema: Arc::new(Schema::from_json(SCHEMA).unwrap()),
         segments: Arc::new(MemorySegments::new(64 * 1024 * 1024, 60_000)),
+        transfers: tidewater_engine::Transfers::default(),
         resolver: Arc::new(ConfigScopes::new(actors, Default::default())),
         clock,
         ids: Arc::new(RandomIds),

@@ -97,6 +97,7 @@ async fn start() -> SocketAddr {
         store: Arc::new(MemoryStore::new()),
         schema: Arc::new(Schema::from_json(schema).unwrap()),
         segments: Arc::new(MemorySegments::new(CAP, 60_000)),
+        transfers: tidewater_engine::Transfers::default(),
         resolver: Arc::new(ConfigScopes::default()),
         clock: Arc::new(SystemClock),
         ids: Arc::new(RandomIds),

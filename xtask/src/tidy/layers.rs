@@ -14,6 +14,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store-sqlite", &["store", "schema", "wire", "model"]),
     ("store-postgres", &["store", "schema", "wire", "model"]),
     ("objects", &["wire", "model"]),
+    ("objects-sqlite", &["objects", "wire", "model"]),
     ("image", &["schema", "wire", "model"]),
     (
         "engine",
@@ -34,6 +35,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "store-sqlite",
             "store-postgres",
             "store",
+            "objects-sqlite",
             "objects",
             "schema",
             "wire",
@@ -53,6 +55,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "store-sqlite",
             "store-postgres",
             "store",
+            "objects-sqlite",
             "objects",
             "schema",
             "wire",
@@ -94,6 +97,10 @@ const UNKNOWN_TO: &[(&str, &[&str])] = &[
     (
         "store",
         &["axum", "http", "hyper", "rusqlite", "tokio-postgres"],
+    ),
+    (
+        "objects",
+        &["axum", "hyper", "rusqlite", "tokio-postgres", "tracing"],
     ),
     (
         "engine",

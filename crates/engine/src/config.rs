@@ -18,6 +18,9 @@ pub struct EngineConfig {
     pub hook_timeout: Duration,
     /// Largest rows segment sent inside a response (§5.7).
     pub inline_segment_bytes_max: usize,
+    /// Commits to its scope that a client may have missed before it is told to start over, if
+    /// its scope has at most half as many rows (§8.4). `u64::MAX` lets everybody walk the log.
+    pub catch_up_commits_max: u64,
     /// Images that are built at the same time; the others wait. 0 turns images off: every
     /// bootstrap is then sent as rows (§5.3).
     pub image_builds_max: usize,
@@ -65,6 +68,7 @@ impl Default for EngineConfig {
             crdt_bytes_max: 8 * 1024 * 1024,
             hook_timeout: Duration::from_secs(5),
             inline_segment_bytes_max: limits::INLINE_SEGMENT_BYTES_DEFAULT,
+            catch_up_commits_max: 50_000,
             image_builds_max: 2,
             image_builds_waiting_max: 64,
             image_build_timeout: Duration::from_secs(300),

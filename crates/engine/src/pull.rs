@@ -24,7 +24,9 @@ use bytes::BytesMut;
 use bytestring::ByteString;
 use tidewater_model::{CommitSeq, ErrorCode, Op, ScopeFilter};
 use tidewater_schema::TableIndex;
-use tidewater_store::{ChangeRef, ClientSubscription, RowKey, StoredRow, Window, WindowRequest};
+use tidewater_store::{
+    ChangeRef, ClientSubscription, RowKey, ScopeSizeRequest, StoredRow, Window, WindowRequest,
+};
 use tidewater_wire::{
     CommitWriter, PullHeader, ResponseFrame, SubEnd, SubStart, SubStatus, Subscription,
     put_response_frame, scope_digest,
@@ -154,7 +156,11 @@ impl PullRun {
                 Ok(None)
             }
             Section::Incremental(after) => {
-                self.send_log(section, after, out).await?;
+                if self.is_far_behind(&section, after).await? {
+                    self.put_inactive(section.subscription, SubStatus::Reset, out)?;
+                } else {
+                    self.send_log(section, after, out).await?;
+                }
                 Ok(None)
             }
             Section::Bootstrap => {
@@ -181,6 +187,32 @@ impl PullRun {
             has_begun: false,
             progress: Progress::new(row_cursor, self.limits.pages),
         }
+    }
+
+    /// Whether starting over is clearly cheaper than the log after a place (§8.4). Few clients are
+    /// so far behind that this is asked at all.
+    async fn is_far_behind(
+        &self,
+        section: &ActiveSection,
+        after: CommitSeq,
+    ) -> Result<bool, RoundError> {
+        let engine = &self.context.engine;
+        let commits_max = engine.parts.config.catch_up_commits_max;
+        if self.context.head.get().saturating_sub(after.get()) <= commits_max {
+            return Ok(false);
+        }
+        let first = &section.effective.entries()[0];
+        let request = ScopeSizeRequest {
+            partition: self.context.identity.partition.clone(),
+            table: section.table,
+            variable: first.variable.clone(),
+            values: first.values.clone(),
+            after,
+            through: self.context.head,
+            limit: commits_max.saturating_add(1),
+        };
+        let size = engine.store().scope_size(request).await?;
+        Ok(plan::is_far_behind(size, commits_max))
     }
 
     /// The pin of a new bootstrap (§4.7).

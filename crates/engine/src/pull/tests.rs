@@ -1,6 +1,7 @@
 //! Whole rounds that pull, on the memory store (§4).
 
 mod bootstrap;
+mod catch_up;
 mod converge;
 mod images;
 mod log;

@@ -16,7 +16,7 @@ use futures_util::FutureExt as _;
 use http::{HeaderValue, StatusCode, header};
 use tidewater_model::ErrorCode;
 
-use crate::{Server, console, error::ApiError, health, segments, sync};
+use crate::{Server, console, error::ApiError, health, segments, signed, sync};
 
 /// The routes of a server, to be served by [`crate::serve`] or mounted in another axum service.
 ///
@@ -27,6 +27,10 @@ pub fn router(server: Arc<Server>) -> Router {
         .route(
             "/segments/{segment_id}",
             only(get(segments::handle), "GET, HEAD"),
+        )
+        .route(
+            "/signed/segments/{segment_id}",
+            only(get(signed::segment), "GET, HEAD"),
         )
         .route("/health", only(get(health::health), "GET, HEAD"))
         .route("/ready", only(get(health::ready), "GET, HEAD"));

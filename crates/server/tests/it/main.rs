@@ -8,6 +8,7 @@ mod bodies;
 mod client;
 mod compression;
 mod console;
+mod downloads;
 mod embed;
 mod front;
 mod host;

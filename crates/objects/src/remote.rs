@@ -12,6 +12,7 @@ mod blobs;
 mod documents;
 mod keys;
 mod segments;
+mod sigv4;
 mod upload;
 mod usage;
 

@@ -19,18 +19,19 @@ use std::{
 use bytes::Bytes;
 use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use http::{HeaderName, HeaderValue, Method};
+use http::Method;
 use object_store::{
     Attributes, BackoffConfig, ClientOptions, Error, GetOptions, GetResult, ObjectMeta,
     ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig, UpdateVersion,
-    aws::AmazonS3Builder,
+    aws::{AmazonS3, AmazonS3Builder},
     local::LocalFileSystem,
     memory::InMemory,
     path::Path,
-    signer::{SignedUrlOptions, Signer},
+    signer::Signer,
 };
 use tokio::sync::Mutex;
 
+use super::sigv4;
 use crate::{ObjectError, ObjectErrorKind, ObjectStream, SignedUrl, signed};
 
 /// Where objects are kept, and how.
@@ -42,6 +43,8 @@ pub struct Backend {
 struct Inner {
     store: Arc<dyn ObjectStore>,
     signer: Option<Arc<dyn Signer>>,
+    /// Where an upload can be signed with its length.
+    s3: Option<S3Signer>,
     /// Empty, or it ends in a slash.
     prefix: String,
     conditions: Conditions,
@@ -49,6 +52,11 @@ struct Inner {
     has_attributes: bool,
     limits: BackendLimits,
     turns: Vec<Arc<Mutex<()>>>,
+}
+
+struct S3Signer {
+    bucket: Arc<AmazonS3>,
+    region: String,
 }
 
 /// Who sees to it that two writers of one document do not overwrite each other.
@@ -128,6 +136,14 @@ impl fmt::Debug for Backend {
     }
 }
 
+/// What one kind of backend has.
+struct Kind {
+    store: Arc<dyn ObjectStore>,
+    signer: Option<Arc<dyn Signer>>,
+    s3: Option<S3Signer>,
+    conditions: Conditions,
+}
+
 impl Backend {
     /// A bucket. `prefix` is put before every key as it is.
     pub fn s3(config: S3Config, prefix: &str, limits: BackendLimits) -> Result<Self, ObjectError> {
@@ -146,7 +162,7 @@ impl Backend {
         };
         let mut builder = AmazonS3Builder::new()
             .with_bucket_name(config.bucket)
-            .with_region(config.region)
+            .with_region(config.region.clone())
             .with_virtual_hosted_style_request(config.virtual_hosted)
             .with_client_options(client)
             .with_retry(retry);
@@ -163,18 +179,39 @@ impl Backend {
             builder = builder.with_token(token);
         }
         let s3 = Arc::new(builder.build().map_err(failed("configure the bucket"))?);
-        let signer: Arc<dyn Signer> = Arc::<object_store::aws::AmazonS3>::clone(&s3);
-        Ok(Self::new(s3, Some(signer), prefix, limits))
+        let signer: Arc<dyn Signer> = Arc::<AmazonS3>::clone(&s3);
+        let store: Arc<dyn ObjectStore> = Arc::<AmazonS3>::clone(&s3);
+        let uploads = S3Signer {
+            bucket: s3,
+            region: config.region,
+        };
+        Ok(Self::assemble(
+            Kind {
+                store,
+                signer: Some(signer),
+                s3: Some(uploads),
+                conditions: Conditions::Provider,
+            },
+            prefix,
+            limits,
+        ))
     }
 
-    /// Any store whose writes can be conditional, and whose objects carry metadata.
+    /// Any store whose writes can be conditional, and whose objects carry metadata. Downloads are
+    /// signed by `signer`; uploads past the server are not to be had.
     pub fn new(
         store: Arc<dyn ObjectStore>,
         signer: Option<Arc<dyn Signer>>,
         prefix: &str,
         limits: BackendLimits,
     ) -> Self {
-        Self::assemble(store, signer, prefix, limits, Conditions::Provider)
+        let kind = Kind {
+            store,
+            signer,
+            s3: None,
+            conditions: Conditions::Provider,
+        };
+        Self::assemble(kind, prefix, limits)
     }
 
     /// A directory, which is made if need be and which this process must have for itself.
@@ -194,8 +231,13 @@ impl Backend {
         let files = LocalFileSystem::new_with_prefix(path)
             .map_err(failed(DURING))?
             .with_fsync(durable);
-        let files = Arc::new(files);
-        Ok(Self::assemble(files, None, "", limits, Conditions::Process))
+        let kind = Kind {
+            store: Arc::new(files),
+            signer: None,
+            s3: None,
+            conditions: Conditions::Process,
+        };
+        Ok(Self::assemble(kind, "", limits))
     }
 
     /// Memory, for tests of what stands on a backend.
@@ -208,24 +250,19 @@ impl Backend {
         )
     }
 
-    fn assemble(
-        store: Arc<dyn ObjectStore>,
-        signer: Option<Arc<dyn Signer>>,
-        prefix: &str,
-        limits: BackendLimits,
-        conditions: Conditions,
-    ) -> Self {
-        let turns = match conditions {
+    fn assemble(kind: Kind, prefix: &str, limits: BackendLimits) -> Self {
+        let turns = match kind.conditions {
             Conditions::Provider => 0,
             Conditions::Process => TURNS,
         };
         Self {
             inner: Arc::new(Inner {
-                store,
-                signer,
+                store: kind.store,
+                signer: kind.signer,
+                s3: kind.s3,
                 prefix: prefix.to_owned(),
-                conditions,
-                has_attributes: conditions == Conditions::Provider,
+                conditions: kind.conditions,
+                has_attributes: kind.conditions == Conditions::Provider,
                 limits,
                 turns: (0..turns).map(|_| Arc::default()).collect(),
             }),
@@ -501,13 +538,12 @@ impl Backend {
         .boxed()
     }
 
-    /// A URL for one request on one object.
-    pub(crate) async fn presign(
+    /// A URL that reads one object. The provider compares its end with its own clock, so it is
+    /// signed with ours, whatever `now_ms` says.
+    pub(crate) async fn presign_get(
         &self,
         during: &'static str,
-        method: Method,
         path: &Path,
-        length: Option<u64>,
         lifetime: Duration,
         now_ms: i64,
     ) -> Result<Option<SignedUrl>, ObjectError> {
@@ -515,14 +551,57 @@ impl Backend {
             return Ok(None);
         };
         let seconds = signed::clamp_lifetime(lifetime);
-        let mut options = SignedUrlOptions::new();
-        if let Some(length) = length {
-            let name = HeaderName::from_static("content-length");
-            options = options.with_signed_header(name, HeaderValue::from(length));
-        }
-        let expires_in = Duration::from_secs(seconds);
-        let call = signer.signed_url_opts(method, path, expires_in, &options);
+        let call = signer.signed_url(Method::GET, path, Duration::from_secs(seconds));
         let url = self.bounded(during, call).await?;
+        Ok(Some(SignedUrl {
+            url: url.into(),
+            expires_at_ms: signed::expiry_ms(now_ms, seconds),
+        }))
+    }
+
+    /// A URL that writes one object of this length.
+    pub(crate) async fn presign_put(
+        &self,
+        during: &'static str,
+        path: &Path,
+        length: u64,
+        lifetime: Duration,
+        now_ms: i64,
+    ) -> Result<Option<SignedUrl>, ObjectError> {
+        let Some(s3) = &self.inner.s3 else {
+            return Ok(None);
+        };
+        let seconds = signed::clamp_lifetime(lifetime);
+        // Only for its host and path.
+        let like_it = s3
+            .bucket
+            .signed_url(Method::PUT, path, Duration::from_secs(seconds));
+        let mut url = self.bounded(during, like_it).await?;
+        let credentials = s3.bucket.credentials();
+        let credential = self.bounded(during, credentials.get_credential()).await?;
+        let port = url.port().map(|port| format!(":{port}"));
+        let host = format!(
+            "{}{}",
+            url.host_str().unwrap_or_default(),
+            port.unwrap_or_default()
+        );
+        let timestamp = chrono::Utc::now().format("%Y%m%dT%H%M%SZ").to_string();
+        let signature = sigv4::Signature {
+            key_id: &credential.key_id,
+            secret: &credential.secret_key,
+            session_token: credential.token.as_deref(),
+            region: &s3.region,
+            timestamp: &timestamp,
+            lifetime_seconds: seconds,
+        };
+        let allowed = sigv4::Allowed {
+            method: "PUT",
+            host: &host,
+            path: url.path(),
+            content_length: Some(length),
+        };
+        let query = sigv4::query(&signature, &allowed);
+        url.set_query(Some(&query));
         Ok(Some(SignedUrl {
             url: url.into(),
             expires_at_ms: signed::expiry_ms(now_ms, seconds),

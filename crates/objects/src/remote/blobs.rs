@@ -13,7 +13,6 @@ use std::{ops::Range, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_core::future::BoxFuture;
 use futures_util::{StreamExt, TryStreamExt};
-use http::Method;
 use object_store::{Attribute, Attributes, path::Path};
 use tidewater_model::PartitionId;
 
@@ -200,7 +199,7 @@ impl BlobStore for RemoteBlobs {
         };
         self.shared
             .backend
-            .presign(SIGN, Method::GET, &path, None, lifetime, now_ms)
+            .presign_get(SIGN, &path, lifetime, now_ms)
             .await
     }
 
@@ -215,10 +214,9 @@ impl BlobStore for RemoteBlobs {
         let Some(path) = self.shared.keys.blob(BlobObject::Upload, partition, id) else {
             return Ok(None);
         };
-        let length = Some(byte_length);
         self.shared
             .backend
-            .presign(SIGN, Method::PUT, &path, length, lifetime, now_ms)
+            .presign_put(SIGN, &path, byte_length, lifetime, now_ms)
             .await
     }
 

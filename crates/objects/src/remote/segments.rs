@@ -19,7 +19,6 @@ use std::{
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, TryStreamExt};
-use http::Method;
 use object_store::{Attribute, Attributes, path::Path};
 use parking_lot::Mutex;
 
@@ -204,7 +203,7 @@ impl SegmentStore for RemoteSegments {
         };
         self.shared
             .backend
-            .presign("sign a URL", Method::GET, &path, None, lifetime, now_ms)
+            .presign_get("sign a URL", &path, lifetime, now_ms)
             .await
     }
 

@@ -36,6 +36,16 @@ pub struct EngineConfig {
     /// How long the record of an expired segment stays, in milliseconds, so that a late client
     /// learns that it has expired.
     pub segment_record_kept_ms: i64,
+    /// Largest blob (§5.9.3).
+    pub blob_bytes_max: u64,
+    /// Bytes of all blobs of a partition; `u64::MAX` is no bound. With one, usage is asked from
+    /// the blob store about once a minute for each partition that uploads.
+    pub blob_partition_bytes_max: u64,
+    /// How long a blob without a reference is kept since it was last uploaded or pushed, in
+    /// milliseconds; at least two hours (§5.9.2).
+    pub blob_grace_ms: i64,
+    /// How often blobs without a reference are looked for.
+    pub blob_sweep_interval: Duration,
     /// How long the resolver of scopes may take; then the round fails (OQ-36).
     pub resolver_timeout: Duration,
     /// Commits waiting for the writer, over all partitions; more are refused with a hint.
@@ -75,6 +85,10 @@ impl Default for EngineConfig {
             image_directory: None,
             segment_expire_interval: Duration::from_secs(600),
             segment_record_kept_ms: 60 * 60 * 1_000,
+            blob_bytes_max: limits::BLOB_BYTES_DEFAULT,
+            blob_partition_bytes_max: u64::MAX,
+            blob_grace_ms: DAY_MS,
+            blob_sweep_interval: Duration::from_secs(60 * 60),
             resolver_timeout: Duration::from_secs(10),
             queued_commits_max: 4_096,
             queued_bytes_max: 64 * 1024 * 1024,

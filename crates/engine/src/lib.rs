@@ -7,6 +7,7 @@
 //! Not here: HTTP, SQL, configuration files.
 
 mod activity;
+mod blobs;
 mod builds;
 mod config;
 mod crdt;
@@ -27,6 +28,7 @@ mod segments;
 mod testing;
 mod transfers;
 
+pub use blobs::{BlobBytes, BlobGrant, BlobUpload, Swept, UploadGrant};
 pub use builds::BuildStats;
 pub use config::{EngineConfig, Retention};
 pub use crdt::{CrdtMerger, CrdtMergers, MergeError, YjsMerger};

@@ -18,7 +18,7 @@ use tidewater_store::{
 };
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{Engine, Retention, RoundError};
+use crate::{Engine, Retention, RoundError, blobs};
 
 /// Where the horizon may go. It never falls.
 ///
@@ -59,7 +59,8 @@ pub(crate) async fn run_maintenance(engine: &Arc<Engine>) {
         flush_forever(engine),
         prune_forever(engine),
         outcomes::prune_forever(engine),
-        expire_forever(engine)
+        expire_forever(engine),
+        blobs::sweep_forever(engine)
     );
 }
 
@@ -155,13 +156,16 @@ async fn expire_forever(engine: &Engine) {
 
 /// The registered partitions, page by page.
 #[derive(Default)]
-struct PartitionPages {
+pub(crate) struct PartitionPages {
     after: Option<PartitionId>,
 }
 
 impl PartitionPages {
     /// The next page; empty after the last.
-    async fn next(&mut self, engine: &Engine) -> Result<Vec<PartitionRecord>, StoreError> {
+    pub(crate) async fn next(
+        &mut self,
+        engine: &Engine,
+    ) -> Result<Vec<PartitionRecord>, StoreError> {
         let page = engine
             .store()
             .list_partitions(self.after.as_ref(), PARTITIONS_PER_PAGE)

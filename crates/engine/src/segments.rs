@@ -78,7 +78,7 @@ pub(crate) async fn authorize(
 
     let requested = parse_requested(requested)?;
     scope::check_requested(table, &requested)?;
-    let allowed = resolve(engine, identity).await?;
+    let allowed = resolve_for_download(engine, identity, forbidden).await?;
     let effective = scope::effective(&requested, &allowed).ok_or_else(forbidden)?;
     check_digest(&published, &scope_digest(&effective), now_ms)?;
 
@@ -210,7 +210,11 @@ fn parse_requested(text: &str) -> Result<ScopeFilter, RoundError> {
 }
 
 /// Only a live answer of the resolver authorizes a download: leases never do (§7.3).
-async fn resolve(engine: &Engine, identity: &Identity) -> Result<AllowedScopes, RoundError> {
+pub(crate) async fn resolve_for_download(
+    engine: &Engine,
+    identity: &Identity,
+    denied: fn() -> RoundError,
+) -> Result<AllowedScopes, RoundError> {
     let request = ResolveRequest {
         identity,
         client_id: None,
@@ -223,7 +227,7 @@ async fn resolve(engine: &Engine, identity: &Identity) -> Result<AllowedScopes, 
         }
         Ok(Err(error @ (ResolveError::Failed(_) | ResolveError::Outage(_)))) => {
             tracing::warn!(partition = %identity.partition, %error, "download denied");
-            Err(forbidden())
+            Err(denied())
         }
         Ok(Err(ResolveError::Code(code))) => {
             Err(RoundError::new(code, "the host refused the request"))

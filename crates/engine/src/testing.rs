@@ -62,6 +62,12 @@ pub(crate) const SCHEMA: &str = r#"{
         {"name": "team_id", "type": "string", "nullable": false},
         {"name": "pin", "type": "bytes", "nullable": true, "encrypted": true,
          "declaredType": "string"}],
+      "scopes": ["team:{team_id}"]},
+    {"name": "photos", "primaryKey": "id", "columns": [
+        {"name": "id", "type": "string", "nullable": false},
+        {"name": "team_id", "type": "string", "nullable": false},
+        {"name": "image", "type": "blob_ref", "nullable": true},
+        {"name": "thumb", "type": "blob_ref", "nullable": true}],
       "scopes": ["team:{team_id}"]}
   ]
 }"#;

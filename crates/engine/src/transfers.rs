@@ -19,8 +19,9 @@ pub struct Transfers {
     pub blobs: Option<Arc<dyn BlobStore>>,
     /// How clients that accept URLs of segments get them; the others use the direct route.
     pub segment_urls: UrlSource,
-    /// How blobs are fetched; without URLs their bytes are the answer.
-    pub blob_urls: UrlSource,
+    /// How long URLs live that fetch a blob past this server, at most 15 minutes. `None` and a
+    /// backend without such URLs let clients fetch blobs from this server.
+    pub blob_urls: Option<Duration>,
     /// How long URLs live that upload a blob past this server, at most 15 minutes. `None` and a
     /// backend without such URLs let clients upload through this server.
     pub upload_urls: Option<Duration>,
@@ -71,35 +72,6 @@ impl UrlSource {
                 let claim = Claim::Segment {
                     segment_id: segment_id.to_owned(),
                     scope_digest: scope_digest.to_owned(),
-                    audience: keys.audience(partition),
-                };
-                Ok(Some(keys.sign_url(base_url, &claim, *lifetime, now_ms)))
-            }
-        }
-    }
-
-    /// A URL of a blob, for somebody who was authorized just now.
-    pub(crate) async fn blob(
-        &self,
-        blobs: &dyn BlobStore,
-        partition: &PartitionId,
-        blob_id: &str,
-        now_ms: i64,
-    ) -> Result<Option<SignedUrl>, ObjectError> {
-        match self {
-            Self::None => Ok(None),
-            Self::Presigned { lifetime } => {
-                blobs
-                    .presign_get(partition, blob_id, cut(*lifetime), now_ms)
-                    .await
-            }
-            Self::Signed {
-                keys,
-                base_url,
-                lifetime,
-            } => {
-                let claim = Claim::Blob {
-                    blob_id: blob_id.to_owned(),
                     audience: keys.audience(partition),
                 };
                 Ok(Some(keys.sign_url(base_url, &claim, *lifetime, now_ms)))

@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 mod auth;
+mod blobs;
 mod body;
 mod conditional;
 mod config;

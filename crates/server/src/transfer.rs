@@ -92,6 +92,8 @@ pub(crate) struct Object {
     pub(crate) vary: Option<HeaderValue>,
     /// The coding it is sent in, if it is worth it.
     pub(crate) coding: Option<Coding>,
+    /// Whether it is to be saved and not to be shown: somebody else may have chosen its bytes.
+    pub(crate) is_attachment: bool,
     /// Opens it.
     pub(crate) open: Open,
 }
@@ -106,6 +108,7 @@ impl Object {
             cache_control,
             vary: None,
             coding: None,
+            is_attachment: false,
             open: Arc::new(move |range| {
                 let grant = Arc::clone(&grant);
                 Box::pin(async move { opened(grant.open(range).await, ErrorCode::NotFound) })
@@ -144,6 +147,9 @@ pub(crate) async fn send(
         out.insert(header::VARY, vary);
     }
     out.insert(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF);
+    if object.is_attachment {
+        out.insert(header::CONTENT_DISPOSITION, ATTACHMENT);
+    }
     match wanted {
         Wanted::Nothing => *response.status_mut() = StatusCode::NOT_MODIFIED,
         Wanted::Unsatisfiable => return Err(ApiError::unsatisfiable(object.byte_length)),
@@ -320,5 +326,6 @@ where
 }
 
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
+const ATTACHMENT: HeaderValue = HeaderValue::from_static("attachment");
 /// Whatever the bytes are, no browser is to make something of them.
 const OCTET_STREAM: HeaderValue = HeaderValue::from_static("application/octet-stream");

@@ -32,6 +32,12 @@ pub(crate) const SCHEMA: &str = r#"{
       {"name": "team_id", "type": "string", "nullable": false},
       {"name": "body", "type": "string", "nullable": true},
       {"name": "photo", "type": "bytes", "nullable": true}],
+    "scopes": ["team:{team_id}"]},
+  {"name": "files", "primaryKey": "id",
+    "columns": [
+      {"name": "id", "type": "string", "nullable": false},
+      {"name": "team_id", "type": "string", "nullable": false},
+      {"name": "content", "type": "blob_ref", "nullable": true}],
     "scopes": ["team:{team_id}"]}]
 }"#;
 
@@ -51,6 +57,7 @@ pub(crate) struct Setup {
     pub(crate) config: ServerConfig,
     pub(crate) console: Option<ConsoleAccess>,
     pub(crate) transfers: Transfers,
+    pub(crate) engine: EngineConfig,
 }
 
 impl Host {
@@ -65,6 +72,7 @@ impl Host {
             Arc::<HeldStore>::clone(&store),
             Arc::<TestClock>::clone(&clock),
             setup.transfers,
+            setup.engine,
         )
         .await;
         let mut server = Server::new(Arc::clone(&engine), authenticator(), setup.config);
@@ -108,6 +116,7 @@ pub(crate) async fn open_engine(
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     transfers: Transfers,
+    config: EngineConfig,
 ) -> Arc<Engine> {
     let everything = [("team_id".to_owned(), vec!["*".to_owned()])].into();
     let one_team = [("team_id".to_owned(), vec!["é".to_owned()])].into();
@@ -120,7 +129,7 @@ pub(crate) async fn open_engine(
         resolver: Arc::new(ConfigScopes::new(actors, Default::default())),
         clock,
         ids: Arc::new(RandomIds),
-        config: EngineConfig::default(),
+        config,
         hooks: Hooks::default(),
     })
     .await

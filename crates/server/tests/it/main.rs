@@ -4,6 +4,7 @@
 // Tells clippy that helpers outside of test functions are tests, too.
 #![cfg(test)]
 
+mod blobs;
 mod bodies;
 mod client;
 mod compression;

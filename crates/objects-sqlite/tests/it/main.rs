@@ -1,5 +1,7 @@
 //! Segments and blobs in a file: the contracts, files of the reference, and what survives.
 
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
 use std::path::PathBuf;
 
 use bytes::Bytes;

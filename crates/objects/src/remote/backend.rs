@@ -4,11 +4,12 @@
 //! of a small document that loses nobody's write, and pages of a listing in order.
 //!
 //! **Conditional writes** are the provider's where it has them. A directory has none, so writers
-//! of one process take turns per key; that directory must belong to one process.
+//! of one process take turns per key, and no other process can have the directory.
 
 use std::{
     collections::BTreeMap,
     fmt,
+    fs::File,
     future::Future,
     hash::{DefaultHasher, Hash, Hasher},
     ops::Range,
@@ -52,6 +53,8 @@ struct Inner {
     has_attributes: bool,
     limits: BackendLimits,
     turns: Vec<Arc<Mutex<()>>>,
+    /// Held while a directory is ours.
+    _claim: Option<File>,
 }
 
 struct S3Signer {
@@ -142,14 +145,17 @@ struct Kind {
     signer: Option<Arc<dyn Signer>>,
     s3: Option<S3Signer>,
     conditions: Conditions,
+    claim: Option<File>,
 }
 
 impl Backend {
     /// A bucket. `prefix` is put before every key as it is.
     pub fn s3(config: S3Config, prefix: &str, limits: BackendLimits) -> Result<Self, ObjectError> {
+        // The client's own limits would count the time that a reader lets pass. Ours, around every
+        // call and every wait for a piece, do not.
         let client = ClientOptions::new()
             .with_connect_timeout(limits.connect_timeout)
-            .with_timeout(limits.call_timeout)
+            .with_timeout_disabled()
             .with_allow_http(config.allow_http);
         let retry = RetryConfig {
             backoff: BackoffConfig {
@@ -164,6 +170,7 @@ impl Backend {
             .with_bucket_name(config.bucket)
             .with_region(config.region.clone())
             .with_virtual_hosted_style_request(config.virtual_hosted)
+            .with_disable_bulk_delete(true)
             .with_client_options(client)
             .with_retry(retry);
         if let Some(endpoint) = config.endpoint {
@@ -191,6 +198,7 @@ impl Backend {
                 signer: Some(signer),
                 s3: Some(uploads),
                 conditions: Conditions::Provider,
+                claim: None,
             },
             prefix,
             limits,
@@ -210,20 +218,23 @@ impl Backend {
             signer,
             s3: None,
             conditions: Conditions::Provider,
+            claim: None,
         };
         Self::assemble(kind, prefix, limits)
     }
 
-    /// A directory, which is made if need be and which this process must have for itself.
+    /// A directory, which is made if need be.
     ///
     /// With `durable`, what is acknowledged has been synced to the disk, directories included.
+    /// One backend can have a directory as a durable one, and one as another; a second is
+    /// `Refused`, in whatever process it is opened.
     pub fn directory(
         path: &std::path::Path,
         durable: bool,
         limits: BackendLimits,
     ) -> Result<Self, ObjectError> {
         const DURING: &str = "open the directory of objects";
-        std::fs::create_dir_all(path).map_err(|error| {
+        let claim = claim(path, durable).map_err(|error| {
             ObjectError::new(ObjectErrorKind::Refused, DURING)
                 .with_detail(path.display().to_string())
                 .with_source(error)
@@ -236,6 +247,7 @@ impl Backend {
             signer: None,
             s3: None,
             conditions: Conditions::Process,
+            claim: Some(claim),
         };
         Ok(Self::assemble(kind, "", limits))
     }
@@ -264,6 +276,7 @@ impl Backend {
                 conditions: kind.conditions,
                 has_attributes: kind.conditions == Conditions::Provider,
                 limits,
+                _claim: kind.claim,
                 turns: (0..turns).map(|_| Arc::default()).collect(),
             }),
         }
@@ -418,7 +431,7 @@ impl Backend {
         &self,
         during: &'static str,
         path: &Path,
-        decide: &(dyn Fn(Option<&[u8]>) -> Result<Update<T>, ObjectError> + Send + Sync),
+        decide: &Decide<T>,
     ) -> Result<T, ObjectError> {
         for attempt in 0..UPDATE_ATTEMPTS_MAX {
             let found = self.read_document(during, path).await?;
@@ -609,6 +622,19 @@ impl Backend {
     }
 }
 
+/// Takes a directory for this process: nobody else may take turns there.
+fn claim(path: &std::path::Path, durable: bool) -> std::io::Result<File> {
+    std::fs::create_dir_all(path)?;
+    let name = if durable { "data.lock" } else { "cache.lock" };
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path.join(name))?;
+    file.try_lock()?;
+    Ok(file)
+}
+
 /// What becomes of a document.
 pub(crate) enum Update<T> {
     /// It stays as it is.
@@ -616,6 +642,9 @@ pub(crate) enum Update<T> {
     /// It is replaced by these bytes.
     Write(Vec<u8>, T),
 }
+
+/// What reads a document, if there is one, and says what becomes of it.
+type Decide<T> = dyn Fn(Option<&[u8]>) -> Result<Update<T>, ObjectError> + Send + Sync;
 
 /// Turns are shared by keys that fall together, so that their number has a bound.
 const TURNS: usize = 64;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::StreamExt;
 use http::{Method, StatusCode};
 use tidewater_model::{CommitSeq, LogEpoch, PartitionId};
 use tidewater_objects::{
@@ -216,6 +217,34 @@ async fn a_bucket_that_hangs_amid_an_answer_is_unavailable_in_time() {
     let error = stream.unwrap().collect(100).await.unwrap_err();
     assert_eq!(error.kind, ObjectErrorKind::Unavailable);
     assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+#[tokio::test]
+async fn a_reader_may_take_longer_than_any_call() {
+    let bucket = Bucket::start().await;
+    let bytes = Bytes::from(vec![7; 24 * 1024 * 1024]);
+    let id = content_address(&bytes);
+    let blob = NewBlob::from_bytes(partition(), &*id, bytes.clone());
+    blobs(&bucket).put(blob, 0).await.unwrap();
+    let limits = BackendLimits {
+        call_timeout: Duration::from_millis(300),
+        retries_max: 0,
+        ..Bucket::limits()
+    };
+    let store = RemoteBlobs::new(bucket.backend_with("test-secret-key", limits));
+    let stream = store.open(&partition(), &id, None).await.unwrap().unwrap();
+    let mut chunks = stream.into_chunks();
+    let mut read = chunks.next().await.unwrap().unwrap().len();
+    // Calls that hang show that time passes.
+    bucket.fail(Method::HEAD, "", usize::MAX, What::Hang);
+    for _ in 0..4 {
+        let error = store.head(&partition(), &id).await.unwrap_err();
+        assert_eq!(error.kind, ObjectErrorKind::Unavailable);
+    }
+    while let Some(chunk) = chunks.next().await {
+        read += chunk.unwrap().len();
+    }
+    assert_eq!(read, bytes.len());
 }
 
 #[tokio::test]

@@ -13,7 +13,9 @@ use tidewater_schema::TableIndex;
 /// A function and not a filter: a row of any table may reference a blob, and each table has its
 /// own scope variables.
 #[derive(Clone)]
-pub struct ScopesTest(Arc<dyn Fn(TableIndex, &StoredScopes) -> bool + Send + Sync>);
+pub struct ScopesTest(Arc<Test>);
+
+type Test = dyn Fn(TableIndex, &StoredScopes) -> bool + Send + Sync;
 
 impl ScopesTest {
     /// Wants the rows that a function says. It is called on a thread of the store: it must not

@@ -229,7 +229,7 @@ pub(super) async fn build(
     count(&engine.builds.counts.page_builds);
     let content = match built.content {
         Built::Inline(bytes) => Content::Inline(bytes),
-        Built::External(segment, bytes) => publish(request, segment, bytes).await?,
+        Built::External(segment, bytes) => publish(request, *segment, bytes).await?,
     };
     let next_row_cursor = built.next_row_cursor;
     let page = Page {
@@ -267,7 +267,7 @@ struct BuiltPage {
 enum Built {
     Inline(Bytes),
     /// To be published, and the same bytes.
-    External(NewSegment, Bytes),
+    External(Box<NewSegment>, Bytes),
 }
 
 /// Everything that encoding needs, without a loan.
@@ -295,7 +295,7 @@ impl Builder {
                     next_row_cursor: next_row_cursor.clone(),
                 };
                 let segment = NewSegment::from_bytes(context, row_count, bytes.clone());
-                Built::External(segment, bytes)
+                Built::External(Box::new(segment), bytes)
             }
         };
         BuiltPage {

@@ -74,7 +74,7 @@ fn image_rows(bytes: &[u8]) -> (String, Vec<String>) {
             let cells: rusqlite::Result<Vec<Option<String>>> =
                 (0..columns).map(|at| row.get(at)).collect();
             let cells = cells?.into_iter();
-            let cells: Vec<String> = cells.map(|cell| cell.unwrap_or("-".to_owned())).collect();
+            let cells: Vec<String> = cells.map(|cell| cell.unwrap_or_default()).collect();
             Ok(cells.join("|"))
         });
         line.unwrap().map(Result::unwrap).collect()

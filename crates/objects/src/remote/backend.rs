@@ -32,7 +32,10 @@ use object_store::{
 };
 use tokio::sync::Mutex;
 
-use super::sigv4;
+use super::{
+    keys::{Keys, Names},
+    sigv4,
+};
 use crate::{ObjectError, ObjectErrorKind, ObjectStream, SignedUrl, signed};
 
 /// Where objects are kept, and how.
@@ -282,8 +285,12 @@ impl Backend {
         }
     }
 
-    pub(crate) fn prefix(&self) -> &str {
-        &self.inner.prefix
+    pub(super) fn keys(&self) -> Keys {
+        let names = match self.inner.conditions {
+            Conditions::Provider => Names::Exact,
+            Conditions::Process => Names::Folded,
+        };
+        Keys::new(&self.inner.prefix, names)
     }
 
     pub(crate) fn limits(&self) -> &BackendLimits {

@@ -56,7 +56,7 @@ pub(super) struct Found {
 impl RemoteBlobs {
     /// Blobs on `backend`. A directory must be a durable one.
     pub fn new(backend: Backend) -> Self {
-        let keys = Keys::new(backend.prefix());
+        let keys = backend.keys();
         Self {
             shared: Arc::new(Shared { backend, keys }),
         }

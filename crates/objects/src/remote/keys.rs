@@ -12,7 +12,9 @@
 //!
 //! `seg`, `rec`, `find` and `blob` are the reference's; the rest is ours. Every look-up is by
 //! key, never by listing. A partition is part of a key as it is, which the reference does too;
-//! one that no key can hold is written as `~` and its bytes in hex.
+//! one that no key can hold is written as `~` and its bytes in hex, and a long one as `~h` and a
+//! hash. File systems may take `A` and `a` for the same, and so may they two spellings of `é`, so
+//! in a directory only plain names stay as they are.
 
 use object_store::path::Path;
 use serde::Serialize;
@@ -26,6 +28,16 @@ use crate::SegmentKey;
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     prefix: String,
+    names: Names,
+}
+
+/// Which names of partitions are different keys.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Names {
+    /// All that are different bytes.
+    Exact,
+    /// Not all: these are files.
+    Folded,
 }
 
 /// What is kept per blob, by partition.
@@ -54,9 +66,10 @@ impl BlobObject {
 }
 
 impl Keys {
-    pub(super) fn new(prefix: &str) -> Self {
+    pub(super) fn new(prefix: &str, names: Names) -> Self {
         Self {
             prefix: prefix.to_owned(),
+            names,
         }
     }
 
@@ -114,11 +127,25 @@ impl Keys {
     pub(super) fn blobs(&self, object: BlobObject, partition: &PartitionId) -> Path {
         let folder = object.folder();
         let text = partition.as_str();
-        let plain = self.parse(&format!("{folder}/{text}/sha256"));
-        match plain {
-            Some(path) if !text.starts_with('~') => path,
-            _ => self.path(&format!("{folder}/~{}/sha256", hex::encode(text))),
+        let is_plain = match self.names {
+            Names::Exact => true,
+            Names::Folded => text
+                .bytes()
+                .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.')),
+        };
+        if is_plain
+            && !text.starts_with('~')
+            && text.len() <= NAME_BYTES_MAX
+            && let Some(path) = self.parse(&format!("{folder}/{text}/sha256"))
+        {
+            return path;
         }
+        let name = hex::encode(text);
+        if name.len() <= NAME_BYTES_MAX {
+            return self.path(&format!("{folder}/~{name}/sha256"));
+        }
+        let name = hex::encode(Sha256::digest(text));
+        self.path(&format!("{folder}/~h{name}/sha256"))
     }
 
     /// Where everybody's uploads are.
@@ -138,6 +165,9 @@ impl Keys {
             .unwrap_or_else(|| Path::from(format!("{}{key}", self.prefix)))
     }
 }
+
+/// Names of files end at 255 bytes, and keys of a bucket at 1,024.
+const NAME_BYTES_MAX: usize = 200;
 
 /// The content address whose hash a key ends in.
 pub(super) fn id_of(path: &Path) -> Option<String> {
@@ -188,7 +218,7 @@ mod tests {
 
     #[test]
     fn keys_are_those_of_existing_buckets() {
-        let keys = Keys::new("tidewater/");
+        let keys = Keys::new("tidewater/", Names::Exact);
         let (id, hex) = (format!("sha256:{}", hex()), hex());
         check(keys.segment(&id), &format!("tidewater/seg/sha256/{hex}"));
         check(
@@ -219,7 +249,7 @@ mod tests {
 
     #[test]
     fn what_is_no_address_has_no_key() {
-        let keys = Keys::new("");
+        let keys = Keys::new("", Names::Exact);
         for id in ["", "sha256:", "sha256:../..", &hex(), "sha256:AB"] {
             assert_eq!(keys.segment(id), None);
             assert_eq!(keys.record(id), None);
@@ -230,7 +260,12 @@ mod tests {
 
     #[track_caller]
     fn check_partition(partition: &str, expected: &str) {
-        let keys = Keys::new("");
+        check_named(Names::Exact, partition, expected);
+    }
+
+    #[track_caller]
+    fn check_named(names: Names, partition: &str, expected: &str) {
+        let keys = Keys::new("", names);
         let path = keys.blobs(BlobObject::Content, &PartitionId::new(partition));
         assert_eq!(path.as_ref(), expected);
     }
@@ -245,5 +280,20 @@ mod tests {
         check_partition("/a", "blob/~2f61/sha256");
         check_partition("a\n", "blob/~610a/sha256");
         check_partition("~2e2e", "blob/~7e32653265/sha256");
+        let long = "a".repeat(NAME_BYTES_MAX);
+        check_partition(&long, &format!("blob/{long}/sha256"));
+        let longer = "a".repeat(NAME_BYTES_MAX + 1);
+        let hash = hex::encode(Sha256::digest(&longer));
+        check_partition(&longer, &format!("blob/~h{hash}/sha256"));
+    }
+
+    #[test]
+    fn names_that_a_file_system_may_confuse_are_kept_apart() {
+        check_named(Names::Folded, "acme-1.x_y", "blob/acme-1.x_y/sha256");
+        check_named(Names::Folded, "Acme", "blob/~41636d65/sha256");
+        check_named(Names::Folded, "é", "blob/~c3a9/sha256");
+        check_named(Names::Folded, "a/b", "blob/~612f62/sha256");
+        check_named(Names::Folded, "..", "blob/~2e2e/sha256");
+        check_named(Names::Folded, "", "blob/~/sha256");
     }
 }

@@ -93,7 +93,7 @@ impl RemoteSegments {
     /// Segments on `backend`, each publication for `lifetime_ms`. A lifecycle rule of the bucket
     /// must be well above that.
     pub fn new(backend: Backend, lifetime_ms: i64) -> Self {
-        let keys = Keys::new(backend.prefix());
+        let keys = backend.keys();
         Self {
             shared: Arc::new(Shared {
                 backend,

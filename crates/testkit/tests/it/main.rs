@@ -13,6 +13,7 @@ mod control;
 mod converge;
 mod crdt;
 mod history;
+mod images;
 mod kill;
 mod outbox;
 mod pruning;

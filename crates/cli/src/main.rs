@@ -6,6 +6,8 @@
 mod assemble;
 mod bulk;
 mod config;
+mod manage;
+mod objects;
 mod quickstart;
 mod run;
 mod schema;
@@ -40,6 +42,12 @@ enum Command {
     Import(bulk::ImportOptions),
     /// Writes the rows of a table to a file.
     Export(bulk::ExportOptions),
+    /// Looks after segments.
+    #[command(subcommand)]
+    Segments(manage::SegmentsCommand),
+    /// Looks after blobs.
+    #[command(subcommand)]
+    Blobs(manage::BlobsCommand),
     /// Drives load at a running server and checks what it answers.
     Load(Box<tidewater_loadgen::Args>),
     /// Looks at configuration.
@@ -115,6 +123,8 @@ fn main() -> ExitCode {
         Command::Quickstart(options) => quickstart::run(options),
         Command::Import(options) => bulk::import(&options),
         Command::Export(options) => bulk::export(&options),
+        Command::Segments(command) => manage::segments(&command),
+        Command::Blobs(command) => manage::blobs(&command),
         Command::Load(args) => load(*args),
         Command::Config(ConfigCommand::Check { file }) => check_config(&file),
         Command::Schema(SchemaCommand::Check { file, config }) => {

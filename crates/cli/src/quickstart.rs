@@ -56,7 +56,7 @@ pub(crate) fn run(options: Options) -> Result<(), Failure> {
             temporary.path().to_owned()
         }
     };
-    config.store.path = folder.join("tidewater.db");
+    config.resolve(&folder);
     run::runtime()?.block_on(async {
         // The port first: nothing else is worth doing without it.
         let listener = run::listen(config.server.listen).await?;

@@ -9,13 +9,16 @@
 
 mod backend;
 mod blobs;
+mod cleaning;
 mod documents;
 mod keys;
+mod s3;
 mod segments;
 mod sigv4;
 mod upload;
 mod usage;
 
-pub use backend::{Backend, BackendLimits, Conditions, S3Config};
+pub use backend::{Backend, BackendLimits, Conditions};
 pub use blobs::RemoteBlobs;
+pub use s3::S3Config;
 pub use segments::RemoteSegments;

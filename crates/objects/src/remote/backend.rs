@@ -22,19 +22,15 @@ use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use http::Method;
 use object_store::{
-    Attributes, BackoffConfig, ClientOptions, Error, GetOptions, GetResult, ObjectMeta,
-    ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig, UpdateVersion,
-    aws::{AmazonS3, AmazonS3Builder},
-    local::LocalFileSystem,
-    memory::InMemory,
-    path::Path,
+    Attributes, Error, GetOptions, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
+    PutOptions, PutPayload, UpdateVersion, local::LocalFileSystem, memory::InMemory, path::Path,
     signer::Signer,
 };
 use tokio::sync::Mutex;
 
 use super::{
     keys::{Keys, Names},
-    sigv4,
+    s3::S3Signer,
 };
 use crate::{ObjectError, ObjectErrorKind, ObjectStream, SignedUrl, signed};
 
@@ -56,13 +52,14 @@ struct Inner {
     has_attributes: bool,
     limits: BackendLimits,
     turns: Vec<Arc<Mutex<()>>>,
-    /// Held while a directory is ours.
-    _claim: Option<File>,
+    /// What it is if it is a directory.
+    files: Option<Directory>,
 }
 
-struct S3Signer {
-    bucket: Arc<AmazonS3>,
-    region: String,
+pub(super) struct Directory {
+    store: Arc<LocalFileSystem>,
+    /// Held while the directory is ours.
+    _claim: File,
 }
 
 /// Who sees to it that two writers of one document do not overwrite each other.
@@ -99,39 +96,6 @@ impl Default for BackendLimits {
     }
 }
 
-/// An S3 bucket, or one of a service that speaks like it.
-#[derive(Clone)]
-pub struct S3Config {
-    /// The bucket's name.
-    pub bucket: String,
-    /// The region; `us-east-1` or `auto` where the service has none.
-    pub region: String,
-    /// Base URL of the service; `None` for AWS.
-    pub endpoint: Option<String>,
-    /// Access key; `None` takes credentials from the instance or the web identity.
-    pub access_key_id: Option<String>,
-    /// Its secret.
-    pub secret_access_key: Option<String>,
-    /// Token of temporary credentials.
-    pub session_token: Option<String>,
-    /// Whether the bucket's name is part of the host's name, not of the path.
-    pub virtual_hosted: bool,
-    /// Whether plain HTTP is allowed.
-    pub allow_http: bool,
-}
-
-/// Without the secrets.
-impl fmt::Debug for S3Config {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("S3Config")
-            .field("bucket", &self.bucket)
-            .field("region", &self.region)
-            .field("endpoint", &self.endpoint)
-            .finish_non_exhaustive()
-    }
-}
-
 impl fmt::Debug for Backend {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
@@ -143,71 +107,15 @@ impl fmt::Debug for Backend {
 }
 
 /// What one kind of backend has.
-struct Kind {
-    store: Arc<dyn ObjectStore>,
-    signer: Option<Arc<dyn Signer>>,
-    s3: Option<S3Signer>,
-    conditions: Conditions,
-    claim: Option<File>,
+pub(super) struct Kind {
+    pub(super) store: Arc<dyn ObjectStore>,
+    pub(super) signer: Option<Arc<dyn Signer>>,
+    pub(super) s3: Option<S3Signer>,
+    pub(super) conditions: Conditions,
+    pub(super) files: Option<Directory>,
 }
 
 impl Backend {
-    /// A bucket. `prefix` is put before every key as it is.
-    pub fn s3(config: S3Config, prefix: &str, limits: BackendLimits) -> Result<Self, ObjectError> {
-        // The client's own limits would count the time that a reader lets pass. Ours, around every
-        // call and every wait for a piece, do not.
-        let client = ClientOptions::new()
-            .with_connect_timeout(limits.connect_timeout)
-            .with_timeout_disabled()
-            .with_allow_http(config.allow_http);
-        let retry = RetryConfig {
-            backoff: BackoffConfig {
-                init_backoff: Duration::from_millis(50),
-                max_backoff: Duration::from_secs(2),
-                base: 2.0,
-            },
-            max_retries: limits.retries_max,
-            retry_timeout: limits.call_timeout,
-        };
-        let mut builder = AmazonS3Builder::new()
-            .with_bucket_name(config.bucket)
-            .with_region(config.region.clone())
-            .with_virtual_hosted_style_request(config.virtual_hosted)
-            .with_disable_bulk_delete(true)
-            .with_client_options(client)
-            .with_retry(retry);
-        if let Some(endpoint) = config.endpoint {
-            builder = builder.with_endpoint(endpoint);
-        }
-        if let Some(key) = config.access_key_id {
-            builder = builder.with_access_key_id(key);
-        }
-        if let Some(secret) = config.secret_access_key {
-            builder = builder.with_secret_access_key(secret);
-        }
-        if let Some(token) = config.session_token {
-            builder = builder.with_token(token);
-        }
-        let s3 = Arc::new(builder.build().map_err(failed("configure the bucket"))?);
-        let signer: Arc<dyn Signer> = Arc::<AmazonS3>::clone(&s3);
-        let store: Arc<dyn ObjectStore> = Arc::<AmazonS3>::clone(&s3);
-        let uploads = S3Signer {
-            bucket: s3,
-            region: config.region,
-        };
-        Ok(Self::assemble(
-            Kind {
-                store,
-                signer: Some(signer),
-                s3: Some(uploads),
-                conditions: Conditions::Provider,
-                claim: None,
-            },
-            prefix,
-            limits,
-        ))
-    }
-
     /// Any store whose writes can be conditional, and whose objects carry metadata. Downloads are
     /// signed by `signer`; uploads past the server are not to be had.
     pub fn new(
@@ -221,7 +129,7 @@ impl Backend {
             signer,
             s3: None,
             conditions: Conditions::Provider,
-            claim: None,
+            files: None,
         };
         Self::assemble(kind, prefix, limits)
     }
@@ -245,12 +153,17 @@ impl Backend {
         let files = LocalFileSystem::new_with_prefix(path)
             .map_err(failed(DURING))?
             .with_fsync(durable);
+        let files = Arc::new(files);
+        let store: Arc<dyn ObjectStore> = Arc::<LocalFileSystem>::clone(&files);
         let kind = Kind {
-            store: Arc::new(files),
+            store,
             signer: None,
             s3: None,
             conditions: Conditions::Process,
-            claim: Some(claim),
+            files: Some(Directory {
+                store: files,
+                _claim: claim,
+            }),
         };
         Ok(Self::assemble(kind, "", limits))
     }
@@ -265,7 +178,7 @@ impl Backend {
         )
     }
 
-    fn assemble(kind: Kind, prefix: &str, limits: BackendLimits) -> Self {
+    pub(super) fn assemble(kind: Kind, prefix: &str, limits: BackendLimits) -> Self {
         let turns = match kind.conditions {
             Conditions::Provider => 0,
             Conditions::Process => TURNS,
@@ -279,10 +192,14 @@ impl Backend {
                 conditions: kind.conditions,
                 has_attributes: kind.conditions == Conditions::Provider,
                 limits,
-                _claim: kind.claim,
+                files: kind.files,
                 turns: (0..turns).map(|_| Arc::default()).collect(),
             }),
         }
+    }
+
+    pub(super) fn s3_signer(&self) -> Option<&S3Signer> {
+        self.inner.s3.as_ref()
     }
 
     pub(super) fn keys(&self) -> Keys {
@@ -299,6 +216,10 @@ impl Backend {
 
     pub(crate) fn has_attributes(&self) -> bool {
         self.inner.has_attributes
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        self.inner.files.is_some()
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn ObjectStore> {
@@ -467,6 +388,35 @@ impl Backend {
             .with_detail(format!("{path} is changed by too many at once")))
     }
 
+    /// Makes a file on the same disk an object, without copying it; whether it did.
+    pub(crate) async fn link(
+        &self,
+        during: &'static str,
+        path: &Path,
+        file: std::path::PathBuf,
+    ) -> Result<bool, ObjectError> {
+        let Some(directory) = &self.inner.files else {
+            return Ok(false);
+        };
+        let target = directory
+            .store
+            .path_to_filesystem(path)
+            .map_err(failed(during))?;
+        let link = move || {
+            if let Some(folder) = target.parent() {
+                std::fs::create_dir_all(folder)?;
+            }
+            std::fs::hard_link(file, target)
+        };
+        let linked = tokio::task::spawn_blocking(link).await;
+        // Another disk, or a file system without links: it can be copied.
+        Ok(match linked {
+            Ok(Ok(())) => true,
+            Ok(Err(error)) => error.kind() == std::io::ErrorKind::AlreadyExists,
+            Err(_) => false,
+        })
+    }
+
     /// Writes an object that is in memory.
     pub(crate) async fn put(
         &self,
@@ -573,55 +523,6 @@ impl Backend {
         let seconds = signed::clamp_lifetime(lifetime);
         let call = signer.signed_url(Method::GET, path, Duration::from_secs(seconds));
         let url = self.bounded(during, call).await?;
-        Ok(Some(SignedUrl {
-            url: url.into(),
-            expires_at_ms: signed::expiry_ms(now_ms, seconds),
-        }))
-    }
-
-    /// A URL that writes one object of this length.
-    pub(crate) async fn presign_put(
-        &self,
-        during: &'static str,
-        path: &Path,
-        length: u64,
-        lifetime: Duration,
-        now_ms: i64,
-    ) -> Result<Option<SignedUrl>, ObjectError> {
-        let Some(s3) = &self.inner.s3 else {
-            return Ok(None);
-        };
-        let seconds = signed::clamp_lifetime(lifetime);
-        // Only for its host and path.
-        let like_it = s3
-            .bucket
-            .signed_url(Method::PUT, path, Duration::from_secs(seconds));
-        let mut url = self.bounded(during, like_it).await?;
-        let credentials = s3.bucket.credentials();
-        let credential = self.bounded(during, credentials.get_credential()).await?;
-        let port = url.port().map(|port| format!(":{port}"));
-        let host = format!(
-            "{}{}",
-            url.host_str().unwrap_or_default(),
-            port.unwrap_or_default()
-        );
-        let timestamp = chrono::Utc::now().format("%Y%m%dT%H%M%SZ").to_string();
-        let signature = sigv4::Signature {
-            key_id: &credential.key_id,
-            secret: &credential.secret_key,
-            session_token: credential.token.as_deref(),
-            region: &s3.region,
-            timestamp: &timestamp,
-            lifetime_seconds: seconds,
-        };
-        let allowed = sigv4::Allowed {
-            method: "PUT",
-            host: &host,
-            path: url.path(),
-            content_length: Some(length),
-        };
-        let query = sigv4::query(&signature, &allowed);
-        url.set_query(Some(&query));
         Ok(Some(SignedUrl {
             url: url.into(),
             expires_at_ms: signed::expiry_ms(now_ms, seconds),

@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 
 use super::{
     backend::{Backend, Update},
+    cleaning::{Goes, Held},
     documents::{self, PagePointer, PagesPointer, WholePointer},
     keys::{self, Keys},
     upload::{self, Expected, Target},
@@ -37,7 +38,6 @@ use crate::{
 const PUBLISH: &str = "publish a segment";
 const FIND: &str = "find a segment";
 const READ: &str = "read a segment";
-const CLEAN: &str = "remove segments";
 const LIST: &str = "list segments";
 
 /// Segments on a backend. Clones share it.
@@ -46,13 +46,13 @@ pub struct RemoteSegments {
     shared: Arc<Shared>,
 }
 
-struct Shared {
-    backend: Backend,
-    keys: Keys,
-    lifetime_ms: i64,
+pub(super) struct Shared {
+    pub(super) backend: Backend,
+    pub(super) keys: Keys,
+    pub(super) lifetime_ms: i64,
     counters: Counters,
     /// What the last clean-up saw.
-    held: Mutex<Held>,
+    pub(super) held: Mutex<Held>,
 }
 
 #[derive(Default)]
@@ -64,15 +64,8 @@ struct Counters {
     expired: AtomicU64,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Held {
-    segments: u64,
-    publications: u64,
-    bytes: u64,
-}
-
 /// What is known about a segment.
-enum Known {
+pub(super) enum Known {
     /// Nothing is.
     Nothing,
     /// It is being removed, or was.
@@ -81,7 +74,7 @@ enum Known {
 }
 
 impl Known {
-    fn record(self) -> Option<SegmentRecord> {
+    pub(super) fn record(self) -> Option<SegmentRecord> {
         match self {
             Self::Record(record) => Some(record),
             Self::Nothing | Self::Removed => None,
@@ -277,14 +270,18 @@ impl SegmentStore for RemoteSegments {
     }
 }
 
-/// Which publications a clean-up removes.
-type Goes = Arc<dyn Fn(&Publication) -> bool + Send + Sync>;
-
 /// How the bytes of a segment came to be there.
 struct Stored {
     were_there: bool,
     /// A record of the oldest generation.
     legacy: Option<SegmentRecord>,
+}
+
+impl Stored {
+    const NEW: Self = Self {
+        were_there: false,
+        legacy: None,
+    };
 }
 
 /// What publishing made of a record.
@@ -320,24 +317,37 @@ impl Shared {
                 legacy: legacy_record(id.as_str(), &attributes),
             });
         }
-        let body = match body {
-            SegmentBody::Bytes(bytes) => upload::body_of(bytes.clone()),
-            SegmentBody::File(file) => upload::body_of_file(PUBLISH, file.to_path_buf()),
-        };
         let expected = Expected {
             id: id.as_str(),
             bytes_max: byte_length,
+        };
+        let body = match body {
+            SegmentBody::Bytes(bytes) => upload::body_of(bytes.clone()),
+            SegmentBody::File(file) => {
+                let file = file.to_path_buf();
+                if self.backend.is_directory() {
+                    let body = upload::body_of_file(PUBLISH, file.clone());
+                    let length = upload::verify(PUBLISH, expected, body).await?;
+                    if length != byte_length {
+                        return Err(other_content(id));
+                    }
+                    if self.backend.link(PUBLISH, path, file.clone()).await? {
+                        return Ok(Stored::NEW);
+                    }
+                }
+                upload::body_of_file(PUBLISH, file)
+            }
         };
         let target = Target {
             path,
             attributes: &|_| Attributes::new(),
             before_visible: Box::pin(std::future::ready(Ok(()))),
         };
-        upload::upload(&self.backend, PUBLISH, target, expected, body).await?;
-        Ok(Stored {
-            were_there: false,
-            legacy: None,
-        })
+        let length = upload::upload(&self.backend, PUBLISH, target, expected, body).await?;
+        if length != byte_length {
+            return Err(other_content(id));
+        }
+        Ok(Stored::NEW)
     }
 
     async fn put_record(
@@ -506,7 +516,7 @@ impl Shared {
         }))
     }
 
-    async fn known(&self, during: &'static str, id: &str) -> Result<Known, ObjectError> {
+    pub(super) async fn known(&self, during: &'static str, id: &str) -> Result<Known, ObjectError> {
         let (Some(record_path), Some(bytes_path)) = (self.keys.record(id), self.keys.segment(id))
         else {
             return Ok(Known::Nothing);
@@ -521,173 +531,13 @@ impl Shared {
         let legacy = bytes.and_then(|(_, attributes)| legacy_record(id, &attributes));
         Ok(legacy.map_or(Known::Nothing, Known::Record))
     }
-
-    /// Removes publications from every record, and the segments that have none left.
-    async fn clean(&self, goes: &Goes, counts: bool) -> Result<Removed, ObjectError> {
-        let listing = self.backend.list(CLEAN, &self.keys.records());
-        let at_once = self.backend.limits().requests_at_once;
-        let (removed, held) = listing
-            .map_ok(|meta| async move {
-                match keys::id_of(&meta.location) {
-                    Some(id) => self.clean_one(&id, Arc::clone(goes)).await,
-                    None => Ok(Cleaned::default()),
-                }
-            })
-            .try_buffer_unordered(at_once)
-            .try_fold(
-                (Removed::default(), Held::default()),
-                |(mut removed, mut held), cleaned| async move {
-                    removed.segments += cleaned.removed.segments;
-                    removed.publications += cleaned.removed.publications;
-                    removed.bytes += cleaned.removed.bytes;
-                    held.segments += cleaned.held.segments;
-                    held.publications += cleaned.held.publications;
-                    held.bytes += cleaned.held.bytes;
-                    Ok((removed, held))
-                },
-            )
-            .await?;
-        if counts {
-            *self.held.lock() = held;
-        }
-        Ok(removed)
-    }
-
-    async fn clean_one(&self, id: &str, goes: Goes) -> Result<Cleaned, ObjectError> {
-        let path = self.keys.record(id).expect("it was listed");
-        let owned_id = id.to_owned();
-        let decide = move |document: Option<&[u8]>| {
-            let record = match parse(CLEAN, &owned_id, document)? {
-                Known::Record(record) => record,
-                Known::Nothing => return Ok(Update::Keep(Cleaned::default())),
-                Known::Removed => return Ok(Update::Keep(Cleaned::removing())),
-            };
-            let (gone, stays): (Vec<_>, Vec<_>) = record
-                .publications
-                .iter()
-                .cloned()
-                .partition(|publication| goes(publication));
-            let mut cleaned = Cleaned::default();
-            if gone.is_empty() || !stays.is_empty() {
-                cleaned.held.segments = 1;
-                cleaned.held.publications = count(stays.len());
-                cleaned.held.bytes = record.byte_length;
-            }
-            if gone.is_empty() {
-                return Ok(Update::Keep(cleaned));
-            }
-            cleaned.removed.publications = count(gone.len());
-            if stays.is_empty() {
-                cleaned.is_removed = true;
-                cleaned.removed.segments = 1;
-                cleaned.removed.bytes = record.byte_length;
-                return Ok(Update::Write(documents::write_removed(&record), cleaned));
-            }
-            let rest = SegmentRecord {
-                publications: stays,
-                ..record
-            };
-            Ok(Update::Write(documents::write_record(&rest), cleaned))
-        };
-        let cleaned = self.backend.update(CLEAN, path.clone(), decide).await?;
-        if cleaned.is_removed {
-            let bytes_path = self.keys.segment(id).expect("it was listed");
-            self.backend.delete(CLEAN, &bytes_path).await?;
-            // Whoever published meanwhile has written the record again, and the bytes after it.
-            let document = self.backend.read_document(CLEAN, &path).await?;
-            let json = document.as_ref().map(|(json, _)| &**json);
-            if matches!(parse(CLEAN, id, json)?, Known::Removed) {
-                self.backend.delete(CLEAN, &path).await?;
-            }
-        }
-        Ok(cleaned)
-    }
-
-    /// Removes bytes that have no record: those of the oldest generation when their time is
-    /// over, and those whose publisher was interrupted.
-    async fn clean_orphans(&self, ended_by_ms: i64) -> Result<(), ObjectError> {
-        let listing = self.backend.list(CLEAN, &self.keys.segments());
-        let at_once = self.backend.limits().requests_at_once;
-        listing
-            .map_ok(|meta| async move {
-                let Some(id) = keys::id_of(&meta.location) else {
-                    return Ok(());
-                };
-                let record_path = self.keys.record(&id).expect("an address has a key");
-                if self.backend.head(CLEAN, &record_path).await?.is_some() {
-                    return Ok(());
-                }
-                let written_at_ms = meta.last_modified.timestamp_millis();
-                let expires_at_ms = match self.known(CLEAN, &id).await? {
-                    Known::Record(record) => record.expires_at_ms(),
-                    Known::Nothing => written_at_ms.saturating_add(self.lifetime_ms),
-                    Known::Removed => return Ok(()),
-                };
-                if expires_at_ms <= ended_by_ms {
-                    self.backend.delete(CLEAN, &meta.location).await?;
-                }
-                Ok(())
-            })
-            .try_buffer_unordered(at_once)
-            .try_collect()
-            .await
-    }
-
-    /// Removes pointers to what has expired.
-    async fn clean_pointers(&self, ended_by_ms: i64) -> Result<(), ObjectError> {
-        let at_once = self.backend.limits().requests_at_once;
-        let wholes = self.backend.list(CLEAN, &self.keys.wholes());
-        let pages = self.backend.list(CLEAN, &self.keys.pages());
-        wholes
-            .chain(pages)
-            .map_ok(|meta| async move {
-                let path = meta.location;
-                let written_at_ms = meta.last_modified.timestamp_millis();
-                let expires_at_ms = self
-                    .pointer_expiry(&path)
-                    .await?
-                    .unwrap_or_else(|| written_at_ms.saturating_add(self.lifetime_ms));
-                if expires_at_ms <= ended_by_ms {
-                    self.backend.delete(CLEAN, &path).await?;
-                }
-                Ok(())
-            })
-            .try_buffer_unordered(at_once)
-            .try_collect()
-            .await
-    }
-
-    async fn pointer_expiry(&self, path: &Path) -> Result<Option<i64>, ObjectError> {
-        let Some((json, _)) = self.backend.read_document(CLEAN, path).await? else {
-            return Ok(Some(i64::MAX));
-        };
-        if let Ok(pages) = serde_json::from_slice::<PagesPointer>(&json) {
-            return Ok(pages.expires_at_ms());
-        }
-        let whole = serde_json::from_slice::<WholePointer>(&json).ok();
-        Ok(whole.and_then(|pointer| pointer.expires_at_ms))
-    }
 }
 
-/// What a clean-up did to one segment.
-#[derive(Clone, Copy, Default)]
-struct Cleaned {
-    is_removed: bool,
-    removed: Removed,
-    held: Held,
-}
-
-impl Cleaned {
-    /// A removal that was interrupted is finished.
-    fn removing() -> Self {
-        Self {
-            is_removed: true,
-            ..Self::default()
-        }
-    }
-}
-
-fn parse(during: &'static str, id: &str, document: Option<&[u8]>) -> Result<Known, ObjectError> {
+pub(super) fn parse(
+    during: &'static str,
+    id: &str,
+    document: Option<&[u8]>,
+) -> Result<Known, ObjectError> {
     let Some(json) = document else {
         return Ok(Known::Nothing);
     };
@@ -703,8 +553,4 @@ fn legacy_record(id: &str, attributes: &Attributes) -> Option<SegmentRecord> {
 fn other_content(id: &SegmentId) -> ObjectError {
     ObjectError::new(ObjectErrorKind::ContentMismatch, PUBLISH)
         .with_detail(format!("segment {id} is stored with other content"))
-}
-
-fn count(number: usize) -> u64 {
-    u64::try_from(number).expect("a count fits in 64 bits")
 }

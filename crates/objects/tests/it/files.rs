@@ -61,3 +61,43 @@ async fn blobs_outlive_the_process_with_what_is_known_about_them() {
     let place = folder.path().join("blob/p1/sha256");
     assert_eq!(std::fs::read_dir(place).unwrap().count(), 1);
 }
+
+/// The number of a file on its disk.
+#[cfg(unix)]
+#[tokio::test]
+async fn an_image_becomes_a_segment_without_being_copied() {
+    use std::os::unix::fs::MetadataExt;
+
+    use tidewater_model::{CommitSeq, LogEpoch};
+    use tidewater_objects::{
+        NewSegment, PublicationContext, RemoteSegments, SegmentId, SegmentKey, SegmentStore,
+    };
+    use tidewater_wire::MediaType;
+
+    let folder = tempfile::tempdir().unwrap();
+    let store = RemoteSegments::new(open(&folder, false).unwrap(), 1_000);
+    let file = tempfile::NamedTempFile::new_in(folder.path()).unwrap();
+    std::fs::write(file.path(), "image").unwrap();
+    let number = file.as_file().metadata().unwrap().ino();
+    let context = PublicationContext {
+        key: SegmentKey {
+            partition: PartitionId::new("p1"),
+            log_epoch: LogEpoch::new("e1"),
+            table: "notes".to_owned(),
+            schema_version: 2,
+            media_type: MediaType::Sqlite,
+            scope_digest: "d1".to_owned(),
+            as_of: CommitSeq::new(7).unwrap(),
+        },
+        row_cursor: None,
+        next_row_cursor: None,
+    };
+    let id = SegmentId::new(content_address(b"image"));
+    let segment = NewSegment::from_file(context, 1, file.into_temp_path(), id.clone(), 5);
+    store.publish(segment, 0).await.unwrap();
+    let hex = id.as_str().trim_start_matches("sha256:");
+    let path = folder.path().join("seg/sha256").join(hex);
+    assert_eq!(std::fs::metadata(path).unwrap().ino(), number);
+    let stream = store.open(id.as_str(), None).await.unwrap().unwrap();
+    assert_eq!(stream.collect(5).await.unwrap(), &b"image"[..]);
+}

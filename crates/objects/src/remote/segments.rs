@@ -127,9 +127,9 @@ impl SegmentStore for RemoteSegments {
             publications: vec![publication.clone()],
         };
         let merged = shared.put_record(new, stored.legacy).await?;
-        // A clean-up may have removed the bytes after they were seen and before the record said
-        // that they are wanted.
-        if stored.were_there && merged.was_unknown {
+        // A clean-up may have removed the bytes after they were seen or written, and before the
+        // record said that they are wanted.
+        if merged.was_removed || stored.were_there && merged.was_unknown {
             shared
                 .put_bytes(&bytes_path, &id, byte_length, &body)
                 .await?;
@@ -289,6 +289,7 @@ struct Merged {
     record: SegmentRecord,
     was_renewed: bool,
     was_unknown: bool,
+    was_removed: bool,
 }
 
 impl Shared {
@@ -362,6 +363,7 @@ impl Shared {
         let decide = move |document: Option<&[u8]>| {
             let known = parse(PUBLISH, new.id.as_str(), document)?;
             let was_unknown = !matches!(known, Known::Record(_));
+            let was_removed = matches!(known, Known::Removed);
             let stored = match known {
                 Known::Record(record) => Some(record),
                 Known::Removed => None,
@@ -373,6 +375,7 @@ impl Shared {
                     record: new.clone(),
                     was_renewed: false,
                     was_unknown,
+                    was_removed,
                 };
                 return Ok(Update::Write(bytes, merged));
             };
@@ -385,6 +388,7 @@ impl Shared {
                 record,
                 was_renewed,
                 was_unknown,
+                was_removed,
             };
             Ok(Update::Write(bytes, merged))
         };

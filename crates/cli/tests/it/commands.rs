@@ -106,6 +106,93 @@ fn config_check_says_what_is_wrong_and_where() {
     );
 }
 
+#[test]
+fn config_check_proves_segments_blobs_and_signed_urls() {
+    let folder = tempfile::tempdir().unwrap();
+    let bucket = |section: &str, more: &str| {
+        format!(
+            "[{section}]\nkind = \"s3\"\n[{section}.s3]\nbucket = \"b\"\n\
+             access_key_id = \"id\"\nsecret_access_key = \"hunter2\"\n{more}"
+        )
+    };
+    let signed = |more: &str| format!("[signed_urls]\nsegments = \"server\"\n{more}\n");
+    let key = "a-key-of-more-than-thirty-two-bytes-of-text";
+    let base = "base_url = \"https://sync.example\"";
+    for (more, error) in [
+        (
+            "[segments]\nkind = \"s3\"\n".to_owned(),
+            "segments.s3 is not set",
+        ),
+        (
+            "[blobs.s3]\nbucket = \"b\"\n".to_owned(),
+            "blobs.s3 is set and blobs.kind is not s3",
+        ),
+        (
+            bucket("blobs", "prefix = \"x\"\n"),
+            "blobs.s3.prefix must end in a slash",
+        ),
+        (
+            bucket("blobs", "endpoint = \"http://127.0.0.1:9000\"\n"),
+            "blobs.s3.endpoint does not begin with https://",
+        ),
+        (
+            bucket("blobs", "").replace("access_key_id = \"id\"\n", ""),
+            "one of them is missing",
+        ),
+        (
+            "[blobs]\nkind = \"memory\"\n".to_owned(),
+            "blobs.kind is memory",
+        ),
+        (
+            "[blobs]\nsweep_grace = \"1h\"\n".to_owned(),
+            "blobs.sweep_grace must be at least 120 minutes",
+        ),
+        (
+            "[blobs]\npath = \"x\"\n[segments]\npath = \"x\"\n".to_owned(),
+            "are the same",
+        ),
+        (
+            "[signed_urls]\nsegments = \"backend\"\n".to_owned(),
+            "set segments.kind to s3",
+        ),
+        (
+            "[signed_urls]\nuploads = true\n".to_owned(),
+            "set blobs.kind to s3",
+        ),
+        (
+            "[signed_urls]\nttl = \"16m\"\n".to_owned(),
+            "signed_urls.ttl must be between",
+        ),
+        (signed(base), "signed URLs need a key"),
+        (
+            signed(&format!("{base}\nkeys = [\"{key}\", \"short\"]")),
+            "needs at least 32 bytes",
+        ),
+        (
+            signed(&format!("keys = [\"{key}\"]")),
+            "signed_urls.base_url is not set",
+        ),
+    ] {
+        let output = run(&["config", "check", &config(folder.path(), &more)], b"");
+        check(&output, 2, "", error);
+    }
+    // The second key still verifies what it signed before it was replaced.
+    file(
+        folder.path(),
+        "keys.toml",
+        &format!("keys = [\"old-{key}\"]\n"),
+    );
+    let more = signed(&format!(
+        "{base}\nkeys = [\"{key}\"]\nkeys_file = \"keys.toml\""
+    ));
+    let more = format!("{more}{}", bucket("blobs", "prefix = \"x/\"\n"));
+    let output = run(&["config", "check", &config(folder.path(), &more)], b"");
+    check(&output, 0, "keys = [\"[secret]\"]", "");
+    check(&output, 0, "secret_access_key = \"[secret]\"", "");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(!text.contains(key) && !text.contains("hunter2"), "{text}");
+}
+
 const RULE: &str = "[[rules.validate]]\ntable = \"todos\"\nexpr = \"size(row.title) < 100\"\n\
                     code = \"todos.title\"\nmessage = \"Too long.\"\n";
 const ASSERTION: &str = "[[rules.assert]]\nname = \"few\"\ncode = \"todos.many\"\n\

@@ -7,5 +7,6 @@ mod bulk;
 mod commands;
 mod crash;
 mod load;
+mod objects;
 mod process;
 mod sample;

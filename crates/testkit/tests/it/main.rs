@@ -7,6 +7,7 @@
 #[macro_use]
 mod support;
 
+mod blobs;
 mod bootstrap;
 mod conflict;
 mod control;
@@ -15,6 +16,7 @@ mod crdt;
 mod history;
 mod images;
 mod kill;
+mod lanes;
 mod outbox;
 mod pruning;
 mod raw;
@@ -22,5 +24,7 @@ mod restore;
 mod schema_floor;
 mod scopes;
 mod segments;
+mod signed_urls;
+mod storm;
 mod validators;
 mod versions;

@@ -194,27 +194,22 @@ impl Plan {
         config: &Config,
         operations_max: u32,
     ) -> anyhow::Result<Arc<Engine>> {
-        // Rows that refer to blobs can be imported when the blobs are there.
-        let blobs = objects::open_blobs(config)?;
-        self.open_for_operator_with(config, operations_max, blobs)
-            .await
+        let (engine, _) = self
+            .open_for_operator_with_blobs(config, operations_max)
+            .await?;
+        Ok(engine)
     }
 
-    /// Opens the database with blobs that are open already.
-    pub(crate) async fn open_with_blobs(
-        self,
-        config: &Config,
-        blobs: Arc<dyn BlobStore>,
-    ) -> anyhow::Result<Arc<Engine>> {
-        self.open_for_operator_with(config, 1, Some(blobs)).await
-    }
-
-    async fn open_for_operator_with(
+    /// The same, with the blobs beside it.
+    pub(crate) async fn open_for_operator_with_blobs(
         self,
         config: &Config,
         operations_max: u32,
-        blobs: Option<Arc<dyn BlobStore>>,
-    ) -> anyhow::Result<Arc<Engine>> {
+    ) -> anyhow::Result<(Arc<Engine>, Option<Arc<dyn BlobStore>>)> {
+        // The database first: who has it has all the rest.
+        let store = open_store(config)?;
+        // Rows that refer to blobs can be imported when the blobs are there.
+        let blobs = objects::open_blobs(config)?;
         let everything = self
             .schema
             .tables()
@@ -228,11 +223,11 @@ impl Plan {
         // Scopes are about who writes and do not bind the operator; rules are about the rows.
         self.rules.install(&mut hooks);
         let parts = EngineParts {
-            store: open_store(config)?,
+            store,
             schema: self.schema,
             segments: Arc::new(MemorySegments::new(0, 0)),
             transfers: Transfers {
-                blobs,
+                blobs: blobs.clone(),
                 ..Transfers::default()
             },
             resolver: Arc::new(ConfigScopes::new(actors, Default::default())),
@@ -244,16 +239,19 @@ impl Plan {
             },
             hooks,
         };
-        Engine::open(parts).await.context("prepare the database")
+        let engine = Engine::open(parts).await.context("prepare the database")?;
+        Ok((engine, blobs))
     }
 
     /// Opens the database and puts the engine behind HTTP.
     pub(crate) async fn open(self, config: &Config) -> anyhow::Result<Arc<Server>> {
         let mut hooks = Hooks::default();
         self.rules.install(&mut hooks);
+        // The database first: a server that is running has what is cleaned up here.
+        let store = open_store(config)?;
         let scratch = objects::prepare_scratch(config)?;
         let parts = EngineParts {
-            store: open_store(config)?,
+            store,
             schema: self.schema,
             segments: objects::open_segments(config)?,
             transfers: objects::transfers(config)?,

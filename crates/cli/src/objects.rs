@@ -138,7 +138,8 @@ fn directory(path: &Path, durable: bool) -> anyhow::Result<Backend> {
         call_timeout: Duration::from_secs(60),
         ..BackendLimits::default()
     };
-    Ok(Backend::directory(path, durable, limits)?)
+    let backend = Backend::directory(path, durable, limits);
+    backend.with_context(|| format!("open {} (is another process using it?)", path.display()))
 }
 
 fn bucket(section: Option<&S3Section>) -> anyhow::Result<Backend> {

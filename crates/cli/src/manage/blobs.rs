@@ -1,7 +1,7 @@
 //! `tidewater blobs list|sweep|verify`.
 //!
-//! Whether a blob is referenced is in the database, so `list` and `sweep` open it, and the server
-//! must not be running on the same SQLite file.
+//! Whether a blob is referenced is in the database, so it is opened, and the server must not be
+//! running on the same SQLite file.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use tidewater_objects::{BlobRecord, BlobStore};
 use tidewater_wire::ContentHasher;
 
 use super::{Lines, Place, distance, now_ms, size};
-use crate::{Failure, assemble, config::Config, objects, run};
+use crate::{Failure, assemble, config::Config, run};
 
 /// What to do with blobs.
 #[derive(Debug, Subcommand)]
@@ -60,33 +60,34 @@ pub(crate) fn run(command: &BlobsCommand) -> Result<(), Failure> {
     | BlobsCommand::Verify { place, .. }) = command;
     let config = Config::load(&place.config).map_err(Failure::Wrong)?;
     let plan = assemble::check(&config).map_err(Failure::Wrong)?;
-    let blobs = objects::open_blobs(&config)?;
-    let blobs = blobs.context("blobs.enabled is false: there are none");
-    let blobs = blobs.map_err(Failure::Wrong)?;
+    if !config.blobs.enabled {
+        return Err(Failure::Wrong(anyhow::anyhow!(
+            "blobs.enabled is false: there are none"
+        )));
+    }
     run::runtime()?.block_on(async {
-        match command {
+        let (engine, blobs) = plan.open_for_operator_with_blobs(&config, 1).await?;
+        let blobs = blobs.context("there are no blobs")?;
+        let done = match command {
             BlobsCommand::List {
                 place,
                 partition,
                 orphans,
             } => {
-                let engine = plan.open_with_blobs(&config, Arc::clone(&blobs)).await?;
                 let partition = PartitionId::new(partition.as_str());
-                list(&engine, blobs.as_ref(), &partition, place.json, *orphans).await?;
-                engine.close().await?;
+                list(&engine, blobs.as_ref(), &partition, place.json, *orphans).await
             }
             BlobsCommand::Sweep { place, partition } => {
-                let engine = plan.open_with_blobs(&config, blobs).await?;
                 let partition = PartitionId::new(partition.as_str());
-                sweep(&engine, &partition, place.json).await?;
-                engine.close().await?;
+                sweep(&engine, &partition, place.json).await
             }
             BlobsCommand::Verify { place, partition } => {
                 let partition = PartitionId::new(partition.as_str());
-                verify(blobs.as_ref(), &partition, place.json).await?;
+                verify(blobs.as_ref(), &partition, place.json).await
             }
-        }
-        anyhow::Ok(())
+        };
+        engine.close().await?;
+        done
     })?;
     Ok(())
 }

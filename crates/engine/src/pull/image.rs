@@ -156,6 +156,9 @@ impl Build {
         let Ok(permit) = permits.acquire_owned().await else {
             unreachable!("the semaphore is never closed");
         };
+        if let Some(outcome) = self.find_again().await {
+            return Ok(outcome);
+        }
         let deadline: Duration = engine.parts.config.image_build_timeout;
         let outcome = match tokio::time::timeout(deadline, self.build()).await {
             Ok(outcome) => outcome,
@@ -169,6 +172,19 @@ impl Build {
             Err(_) => count(&counts.image_failures),
         }
         outcome
+    }
+
+    /// What another build has published between the look that found nothing and this one's begin.
+    async fn find_again(&self) -> Option<ImageOutcome> {
+        let engine = &self.context.engine;
+        let (key, now_ms) = (self.key.at(self.asked_pin), engine.parts.clock.now_ms());
+        // A store that fails is told apart from an empty one when the image is published.
+        let found = engine.parts.segments.find(&key, now_ms).await.ok()??;
+        count(&engine.builds.counts.image_reuses);
+        Some(ImageOutcome::Built {
+            pin: self.asked_pin,
+            record: found.record,
+        })
     }
 
     async fn build(self) -> Result<ImageOutcome, RoundError> {

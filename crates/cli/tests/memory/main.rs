@@ -10,7 +10,8 @@
 //! The rows are put into the database by one statement, because it is the image that is tested.
 
 // Tells clippy that helpers outside of test functions are tests, too.
-#![cfg(all(test, target_os = "linux"))]
+#![cfg(test)]
+#![cfg(target_os = "linux")]
 
 #[path = "../it/process.rs"]
 #[expect(dead_code, reason = "the other tests need all of it")]

@@ -106,18 +106,16 @@ pub(super) async fn run(args: &StormArgs) -> anyhow::Result<RunReport> {
         .await;
     }
     let mut report = RunReport::new("storm", &setup, &measured, checked, problems);
-    let mut add = |name, value: String| {
-        report.parameters.insert(name, value);
-    };
-    add("lane", format!("{:?}", args.lane).to_lowercase());
-    add("signed", args.signed.to_string());
-    add("cold", args.cold.to_string());
-    add("requests", seen.requests.to_string());
-    add("different_answers", seen.digests.len().to_string());
-    add("others", args.others.to_string());
-    if let Some(others) = &others {
-        add("others_p99_ms_before", others.p99_ms_before());
-    }
+    report.parameters.extend([
+        ("lane", format!("{:?}", args.lane).to_lowercase()),
+        ("signed", args.signed.to_string()),
+        ("cold", args.cold.to_string()),
+        ("requests", seen.requests.to_string()),
+        ("different_answers", seen.digests.len().to_string()),
+        ("others", args.others.to_string()),
+    ]);
+    let before = others.map(|others| ("others_p99_ms_before", others.p99_ms_before()));
+    report.parameters.extend(before);
     Ok(report)
 }
 

@@ -283,6 +283,31 @@ async fn a_url_that_has_ended_or_was_changed_is_refused() {
 }
 
 #[tokio::test]
+async fn a_key_can_be_replaced_without_losing_a_download() {
+    const NEW: &[u8; 32] = b"another key of thirty-two bytes!";
+    let lifetime = Duration::from_secs(300);
+    let before = host_that_signs(&[KEY], lifetime).await;
+    let old = publish(&before, 10).await;
+    // The same rows on a server that has been given a new key, and one that has lost the old one.
+    let between = host_that_signs(&[NEW, KEY], lifetime).await;
+    let new = publish(&between, 10).await;
+    let after = host_that_signs(&[NEW], lifetime).await;
+    publish(&after, 10).await;
+    assert_eq!(old.segment_id, new.segment_id);
+    for (host, reference, status) in [
+        (&before, &old, 200),
+        (&between, &old, 200),
+        (&between, &new, 200),
+        (&after, &new, 200),
+        (&after, &old, 403),
+        (&before, &new, 403),
+    ] {
+        let reply = send(host.address, "GET", &signed_path(reference), &[], b"").await;
+        assert_eq!(reply.status, status, "{reply:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_host_that_signs_nothing_serves_no_signed_url() {
     let signing = host_that_signs(&[KEY], Duration::from_secs(300)).await;
     let path = signed_path(&publish(&signing, 10).await);

@@ -91,8 +91,7 @@ impl Copies {
         self.held.lock().made()
     }
 
-    /// The object of `length` bytes under `id` in this coding, as a body that keeps `share`, and
-    /// its length where that is known.
+    /// The object of `length` bytes under `id` in this coding, as a body that keeps `share`.
     ///
     /// `open` opens the uncompressed bytes, if a copy has to be made. `Err` gives the share back
     /// where no copy can be had: the object is sent as it is then.
@@ -122,7 +121,10 @@ impl Copies {
         };
         match &copy.place {
             Place::Memory(bytes) => match bytes.get() {
-                Some(bytes) => Ok(Body::from(bytes.clone())),
+                Some(bytes) => {
+                    let chunks = stream::iter([Ok(bytes.clone())]);
+                    Ok(ChunkBody::body(chunks, length, share))
+                }
                 None => Err(share),
             },
             Place::File(file) => {

@@ -14,7 +14,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use axum::body::Body;
+use axum::{body::Body, response::Response};
 use bytes::Bytes;
 use futures_core::{Stream, future::BoxFuture};
 use futures_util::StreamExt as _;
@@ -158,8 +158,6 @@ pub(crate) async fn send(
     }
     Ok(response)
 }
-
-pub(crate) type Response = axum::response::Response;
 
 async fn send_whole(
     server: &Server,

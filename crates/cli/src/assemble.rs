@@ -37,8 +37,7 @@ pub(crate) struct Plan {
 
 /// Checks a configuration with the files it names. Opens no database and no port.
 pub(crate) fn check(config: &Config) -> anyhow::Result<Plan> {
-    let path = config.schema.path.as_deref();
-    let schema = schema::load(path.context("schema.path is not set")?)?;
+    let schema = schema::of(config)?;
     let scopes = ConfigScopes::new(config.scopes.actors.clone(), config.scopes.claims.clone());
     check_scopes(&scopes, &schema)?;
     check_sizes(config)?;
@@ -294,15 +293,20 @@ fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     match config.store.kind {
         StoreKind::Memory => Ok(Arc::new(MemoryStore::new())),
         StoreKind::Sqlite => {
+            let store = SqliteStore::open(sqlite_config(config));
             let path: &Path = &config.store.path;
-            let mut sqlite = SqliteConfig::file(path);
-            sqlite.size_limit = config.store.size_limit.map(|limit| limit.as_u64());
-            let store = SqliteStore::open(sqlite);
             Ok(Arc::new(
                 store.with_context(|| format!("open {}", path.display()))?,
             ))
         }
     }
+}
+
+/// The database file as the configuration wants it.
+pub(crate) fn sqlite_config(config: &Config) -> SqliteConfig {
+    let mut sqlite = SqliteConfig::file(&config.store.path);
+    sqlite.size_limit = config.store.size_limit.map(|limit| limit.as_u64());
+    sqlite
 }
 
 fn engine_config(config: &Config) -> EngineConfig {

@@ -4,10 +4,13 @@
 //! failed, 2 the command line, the configuration or the input is wrong.
 
 mod assemble;
+mod backup;
 mod bulk;
 mod config;
 mod manage;
 mod objects;
+mod epoch;
+mod migrate;
 mod quickstart;
 mod run;
 mod schema;
@@ -48,6 +51,14 @@ enum Command {
     /// Looks after blobs.
     #[command(subcommand)]
     Blobs(manage::BlobsCommand),
+    /// Copies the database to a file, beside a server that goes on.
+    Backup(backup::BackupOptions),
+    /// Puts a backup in place of the database and gives every partition a new epoch.
+    Restore(backup::RestoreOptions),
+    /// Says what became of a database that went back in time.
+    Epoch(epoch::EpochCommand),
+    /// Brings the database to the schema, or shows what that would take.
+    Migrate(migrate::MigrateOptions),
     /// Drives load at a running server and checks what it answers.
     Load(Box<tidewater_loadgen::Args>),
     /// Looks at configuration.
@@ -125,6 +136,10 @@ fn main() -> ExitCode {
         Command::Export(options) => bulk::export(&options),
         Command::Segments(command) => manage::segments(&command),
         Command::Blobs(command) => manage::blobs(&command),
+        Command::Backup(options) => backup::back_up(&options),
+        Command::Restore(options) => backup::restore(&options),
+        Command::Epoch(command) => epoch::run(&command),
+        Command::Migrate(options) => migrate::run(&options),
         Command::Load(args) => load(*args),
         Command::Config(ConfigCommand::Check { file }) => check_config(&file),
         Command::Schema(SchemaCommand::Check { file, config }) => {

@@ -11,6 +11,7 @@
 mod app_table;
 mod apply;
 mod blobs;
+mod backup;
 mod candidates;
 mod catalog;
 mod clients;
@@ -18,6 +19,7 @@ mod config;
 mod connection;
 mod driver;
 mod error;
+mod guard;
 mod home;
 mod indexes;
 mod infrastructure;
@@ -43,6 +45,7 @@ mod window;
 mod worker;
 mod writer;
 
+pub use backup::{back_up, restore};
 pub use config::{Location, SqliteConfig};
 pub use store::SqliteStore;
 

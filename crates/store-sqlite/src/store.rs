@@ -1,6 +1,6 @@
 //! The store: opens the database, sends each call to the thread that answers it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
@@ -17,7 +17,8 @@ use crate::{
     config::SqliteConfig,
     connection,
     connection::Role,
-    error::failed,
+    error::{disconnected, failed},
+    guard,
     home::Home,
     layout::CurrentLayout,
     load, migrate, operator, partitions, prune,
@@ -30,6 +31,9 @@ use crate::{
 /// A SQLite database.
 #[derive(Debug)]
 pub struct SqliteStore {
+    /// The threads hold the files: a store that is closed lets go of them.
+    home: Weak<Home>,
+    accept_restored: bool,
     layout: Arc<CurrentLayout>,
     readers: Readers,
     streams: Readers,
@@ -69,6 +73,8 @@ impl SqliteStore {
             .map(|number| start(format!("sqlite-stream-{number}"), Role::Reader))
             .collect::<Result<_, _>>()?;
         Ok(Self {
+            accept_restored: config.accept_restored,
+            home: Arc::downgrade(&home),
             layout,
             readers: Readers::new(readers),
             streams: Readers::new(streams),
@@ -84,6 +90,26 @@ impl SqliteStore {
         self.readers.close();
         self.streams.close();
         self.writer.close();
+    }
+
+    fn home(&self) -> Result<Arc<Home>, StoreError> {
+        self.home
+            .upgrade()
+            .ok_or_else(|| disconnected("find the database"))
+    }
+
+    /// Takes the database for the one that lives here from now on, after it was opened with
+    /// [`SqliteConfig::accept_restored`].
+    pub async fn adopt(&self) -> Result<(), StoreError> {
+        let home = self.home()?;
+        self.writer
+            .run_bare("adopt the database", move |session| {
+                guard::adopt(session.connection)?;
+                home.adopt();
+                home.mark(session.connection);
+                Ok(())
+            })
+            .await
     }
 
     /// What [`Store::prepare`] would do with a schema, step by step, for people to read.
@@ -116,10 +142,17 @@ impl Store for SqliteStore {
     async fn prepare(&self, schema: &Arc<Schema>) -> Result<(), StoreError> {
         let schema = Arc::clone(schema);
         let current = Arc::clone(&self.layout);
+        let home = self.home()?;
+        let accept_restored = self.accept_restored;
         self.writer
             .run_bare("prepare the database", move |session| {
+                if !accept_restored && !home.is_temporary() {
+                    guard::check(session.connection, home.path())?;
+                    home.adopt();
+                }
                 let layout = migrate::prepare(session, &schema)?;
                 current.replace(Arc::new(layout));
+                home.mark(session.connection);
                 Ok(())
             })
             .await
@@ -313,9 +346,13 @@ impl Store for SqliteStore {
     }
 
     async fn put_activity(&self, batch: ActivityBatch) -> Result<(), StoreError> {
+        let home = self.home()?;
         self.writer
             .run("write activity", move |session| {
-                partitions::put_activity(session, &batch)
+                partitions::put_activity(session, &batch)?;
+                // Beside what is written from time to time anyhow.
+                home.mark(session.connection);
+                Ok(())
             })
             .await
     }

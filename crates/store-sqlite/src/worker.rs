@@ -183,6 +183,9 @@ fn reopen(seat: &Seat) -> Option<Connection> {
 }
 
 fn close(connection: Connection, seat: &Seat) {
+    if seat.role == Role::Writer {
+        seat.home.mark(&connection);
+    }
     if seat.role == Role::Writer
         && !seat.home.is_temporary()
         && let Err(error) = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))

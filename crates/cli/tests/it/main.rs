@@ -8,5 +8,7 @@ mod commands;
 mod crash;
 mod load;
 mod objects;
+mod migrate;
 mod process;
+mod restore;
 mod sample;

@@ -13,6 +13,7 @@ mod conflict;
 mod control;
 mod converge;
 mod crdt;
+mod encrypted;
 mod history;
 mod images;
 mod kill;

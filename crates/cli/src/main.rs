@@ -56,6 +56,7 @@ enum Command {
     /// Puts a backup in place of the database and gives every partition a new epoch.
     Restore(backup::RestoreOptions),
     /// Says what became of a database that went back in time.
+    #[command(subcommand)]
     Epoch(epoch::EpochCommand),
     /// Brings the database to the schema, or shows what that would take.
     Migrate(migrate::MigrateOptions),

@@ -10,8 +10,8 @@
 
 mod app_table;
 mod apply;
-mod blobs;
 mod backup;
+mod blobs;
 mod candidates;
 mod catalog;
 mod clients;

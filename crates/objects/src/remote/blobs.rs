@@ -272,7 +272,12 @@ impl Shared {
                 .get(&attribute)
                 .and_then(|text| BlobDocument::from_attribute(text))
         } else {
-            self.read_usage(during, partition, id).await?.blob
+            let written = self.read_usage(during, partition, id).await?.blob;
+            // A removal that ended between the two looks took the blob first.
+            if written.is_none() && self.backend.head(during, &path).await?.is_none() {
+                return Ok(None);
+            }
+            written
         };
         // Nobody but this server writes where objects have no metadata.
         let is_verified = written.is_some() || !self.backend.has_attributes();

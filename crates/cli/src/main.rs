@@ -8,7 +8,9 @@ mod backup;
 mod bulk;
 mod config;
 mod epoch;
+mod manage;
 mod migrate;
+mod objects;
 mod quickstart;
 mod run;
 mod schema;
@@ -43,6 +45,12 @@ enum Command {
     Import(bulk::ImportOptions),
     /// Writes the rows of a table to a file.
     Export(bulk::ExportOptions),
+    /// Looks after segments.
+    #[command(subcommand)]
+    Segments(manage::SegmentsCommand),
+    /// Looks after blobs.
+    #[command(subcommand)]
+    Blobs(manage::BlobsCommand),
     /// Copies the database to a file, beside a server that goes on.
     Backup(backup::BackupOptions),
     /// Puts a backup in place of the database and gives every partition a new epoch.
@@ -127,6 +135,8 @@ fn main() -> ExitCode {
         Command::Quickstart(options) => quickstart::run(options),
         Command::Import(options) => bulk::import(&options),
         Command::Export(options) => bulk::export(&options),
+        Command::Segments(command) => manage::segments(&command),
+        Command::Blobs(command) => manage::blobs(&command),
         Command::Backup(options) => backup::back_up(&options),
         Command::Restore(options) => backup::restore(&options),
         Command::Epoch(command) => epoch::run(&command),

@@ -11,6 +11,7 @@
 mod app_table;
 mod apply;
 mod backup;
+mod blobs;
 mod candidates;
 mod catalog;
 mod clients;
@@ -38,6 +39,7 @@ mod scopes;
 mod session;
 mod statements;
 mod store;
+mod stream;
 mod task;
 mod typed;
 mod window;

@@ -8,12 +8,13 @@ use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ClientRecord, Lane, LoadRequest, Loaded, PartitionRecord, PartitionTouch,
     Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan,
-    Store, StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest,
-    WriteLanes, WriteTxn,
+    RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, Store, StoreError,
+    StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes,
+    WriteTxn,
 };
 
 use crate::{
-    clients,
+    blobs, clients,
     config::SqliteConfig,
     connection,
     connection::Role,
@@ -23,7 +24,7 @@ use crate::{
     layout::CurrentLayout,
     load, migrate, operator, partitions, prune,
     readers::Readers,
-    scan, window,
+    scan, stream, window,
     worker::{Seat, Worker},
     writer::Writer,
 };
@@ -36,6 +37,7 @@ pub struct SqliteStore {
     accept_restored: bool,
     layout: Arc<CurrentLayout>,
     readers: Readers,
+    streams: Readers,
     writer: Writer,
 }
 
@@ -68,11 +70,15 @@ impl SqliteStore {
         let readers = (0..config.readers.get())
             .map(|number| start(format!("sqlite-reader-{number}"), Role::Reader))
             .collect::<Result<_, _>>()?;
+        let streams = (0..STREAMS_MAX)
+            .map(|number| start(format!("sqlite-stream-{number}"), Role::Reader))
+            .collect::<Result<_, _>>()?;
         Ok(Self {
             accept_restored: config.accept_restored,
             home: Arc::downgrade(&home),
             layout,
             readers: Readers::new(readers),
+            streams: Readers::new(streams),
             writer,
         })
     }
@@ -83,6 +89,7 @@ impl SqliteStore {
     /// of a caller keeps the database open until it is dropped.
     pub fn close(&self) {
         self.readers.close();
+        self.streams.close();
         self.writer.close();
     }
 
@@ -121,6 +128,9 @@ impl SqliteStore {
             .await
     }
 }
+
+/// Streams that are read at the same time; others wait for one of them to end.
+const STREAMS_MAX: usize = 2;
 
 impl Drop for SqliteStore {
     fn drop(&mut self) {
@@ -218,6 +228,18 @@ impl Store for SqliteStore {
         self.readers
             .run(DURING, move |session| {
                 session.snapshot(DURING, |session| scan::scan_rows(session, &scan))
+            })
+            .await
+    }
+
+    async fn stream_rows(&self, request: RowStreamRequest) -> Result<RowStream, StoreError> {
+        stream::stream_rows(&self.streams, request).await
+    }
+
+    async fn scope_size(&self, request: ScopeSizeRequest) -> Result<ScopeSize, StoreError> {
+        self.readers
+            .run("measure a scope", move |session| {
+                stream::scope_size(session, &request)
             })
             .await
     }
@@ -386,6 +408,33 @@ impl Store for SqliteStore {
                 });
             }
         }
+    }
+
+    async fn find_blob_row(
+        &self,
+        partition: &PartitionId,
+        blob_id: &str,
+        wanted: ScopesTest,
+    ) -> Result<Option<RowKey>, StoreError> {
+        let (partition, blob_id) = (partition.clone(), blob_id.to_owned());
+        self.readers
+            .run("find a row by its blob", move |session| {
+                blobs::find_blob_row(session, &partition, &blob_id, &wanted)
+            })
+            .await
+    }
+
+    async fn are_referenced(
+        &self,
+        partition: &PartitionId,
+        blob_ids: Vec<String>,
+    ) -> Result<Vec<bool>, StoreError> {
+        let partition = partition.clone();
+        self.readers
+            .run("look for references", move |session| {
+                blobs::are_referenced(session, &partition, &blob_ids)
+            })
+            .await
     }
 
     async fn begin_write(

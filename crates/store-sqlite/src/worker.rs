@@ -138,6 +138,21 @@ pub(crate) async fn submit<T: Send + 'static>(
     }
 }
 
+/// Runs work on a thread that tells its outcome itself.
+pub(crate) fn post(
+    jobs: &Jobs,
+    during: &'static str,
+    work: impl FnOnce(&mut Session<'_>) + Send + 'static,
+) -> Result<(), StoreError> {
+    let job: Job = Box::new(move |session| {
+        // Its channels were dropped with it: that is how whoever listens learns of a panic.
+        if catch_unwind(AssertUnwindSafe(|| work(session))).is_err() {
+            session.abandon();
+        }
+    });
+    jobs.send(Work::Job(job)).map_err(|_| disconnected(during))
+}
+
 fn run(first: Option<Connection>, seat: &Seat, queue: &mut Queue) {
     let mut connection = first;
     while let Some(work) = queue.blocking_recv() {

@@ -13,6 +13,7 @@ use std::{
 use anyhow::{Context, Result};
 use rusqlite::{Connection, OpenFlags, backup};
 use serde::Deserialize;
+use tidewater_objects::{Backend, BackendLimits, BlobStore, MemoryBlobs, RemoteBlobs};
 use tidewater_store::{MemoryStore, Store};
 use tidewater_store_sqlite::{SqliteConfig, SqliteStore};
 
@@ -86,6 +87,18 @@ impl Database {
             Self::Memory(store) => Arc::new(store.clone()),
             Self::Sqlite(file) => Arc::<SqliteStore>::clone(&file.store),
         }
+    }
+
+    /// Blobs beside the database.
+    pub(crate) fn open_blobs(&self, bytes_max: u64) -> Result<Arc<dyn BlobStore>> {
+        Ok(match self {
+            Self::Memory(_) => Arc::new(MemoryBlobs::new(bytes_max)),
+            Self::Sqlite(file) => {
+                let folder = file.folder.path().join("blobs");
+                let backend = Backend::directory(&folder, true, BackendLimits::default())?;
+                Arc::new(RemoteBlobs::new(backend))
+            }
+        })
     }
 
     /// Copies the database while it is in use.

@@ -8,6 +8,7 @@ mod commands;
 mod crash;
 mod load;
 mod migrate;
+mod objects;
 mod process;
 mod restore;
 mod sample;

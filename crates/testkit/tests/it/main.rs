@@ -7,6 +7,7 @@
 #[macro_use]
 mod support;
 
+mod blobs;
 mod bootstrap;
 mod conflict;
 mod control;
@@ -14,7 +15,9 @@ mod converge;
 mod crdt;
 mod encrypted;
 mod history;
+mod images;
 mod kill;
+mod lanes;
 mod outbox;
 mod pruning;
 mod raw;
@@ -22,5 +25,7 @@ mod restore;
 mod schema_floor;
 mod scopes;
 mod segments;
+mod signed_urls;
+mod storm;
 mod validators;
 mod versions;

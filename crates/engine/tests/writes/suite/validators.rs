@@ -459,6 +459,7 @@ mod failures {
         let none = Hooks::default;
         let start = async |hooks| {
             let mut setup = Setup::of(SCHEMA).with_hooks(hooks);
+            setup.adopts_lanes = false;
             setup.config = EngineConfig {
                 hook_timeout: Duration::from_secs(1),
                 ..EngineConfig::default()

@@ -48,6 +48,7 @@ pub(crate) struct Fault {
 /// Any store, watched.
 pub(crate) struct WatchedStore {
     inner: Arc<dyn Store>,
+    adopts_lanes: bool,
     watch: Arc<Watch>,
 }
 
@@ -112,9 +113,10 @@ impl Watch {
 }
 
 impl WatchedStore {
-    pub(crate) fn new(inner: Arc<dyn Store>) -> Self {
+    pub(crate) fn new(inner: Arc<dyn Store>, adopts_lanes: bool) -> Self {
         Self {
             inner,
+            adopts_lanes,
             watch: Arc::default(),
         }
     }
@@ -184,7 +186,11 @@ impl Store for WatchedStore {
     }
 
     fn adopt_lane(&self, lane: Lane) -> Option<Lane> {
-        self.inner.adopt_lane(lane)
+        if self.adopts_lanes {
+            self.inner.adopt_lane(lane)
+        } else {
+            Some(lane)
+        }
     }
 
     async fn touch_partition(&self, touch: PartitionTouch) -> Result<PartitionRecord, StoreError> {

@@ -65,6 +65,14 @@ pub(crate) struct ServerSection {
     pub(crate) write_timeout: Duration,
     #[serde(with = "humantime_serde")]
     pub(crate) drain_timeout: Duration,
+    pub(crate) cors: CorsSection,
+}
+
+/// `[server.cors]`
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct CorsSection {
+    pub(crate) allowed_origins: Vec<Origin>,
 }
 
 impl Default for ServerSection {
@@ -83,6 +91,7 @@ impl Default for ServerSection {
             body_timeout: server.body_timeout,
             write_timeout: connections.write_timeout,
             drain_timeout: connections.drain_timeout,
+            cors: CorsSection::default(),
         }
     }
 }
@@ -97,6 +106,7 @@ impl ServerSection {
             auth_timeout: self.auth_timeout,
             body_timeout: self.body_timeout,
             compress: self.compress,
+            allowed_origins: self.cors.allowed_origins.clone(),
             transfers: TransferConfig::default(),
             connections: ConnectionConfig {
                 connections_max: self.connections_max,

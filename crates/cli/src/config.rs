@@ -22,7 +22,9 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use tidewater_engine::EngineConfig;
 use tidewater_rules::RulesConfig;
-use tidewater_server::{ConnectionConfig, IpNet, ScopeTable, Secret, ServerConfig, TransferConfig};
+use tidewater_server::{
+    ConnectionConfig, IpNet, Origin, ScopeTable, Secret, ServerConfig, TransferConfig,
+};
 
 use self::objects::{BlobsSection, SegmentsSection, SignedUrlsSection};
 

@@ -151,7 +151,7 @@ async fn apply_one_by_one(
     }
     steps.push(Step::command("RELEASE batch"));
     blames.push(Blame::Nobody);
-    let flight = txn.fly(&steps, DURING).await?;
+    let flight = txn.fly(&unprepared(steps), DURING).await?;
     let Some((at, error)) = flight.first_failure() else {
         return Ok(None);
     };
@@ -163,6 +163,15 @@ async fn apply_one_by_one(
         }
         _ => Err(failure(error, DURING)),
     }
+}
+
+/// Steps for a transaction in which something has failed: until they have rolled that back,
+/// nothing can be prepared in it.
+fn unprepared(mut steps: Vec<Step<'_>>) -> Vec<Step<'_>> {
+    for step in &mut steps {
+        step.repeats = false;
+    }
+    steps
 }
 
 /// Writes candidate rows; the operation that breaks a constraint, if one does.
@@ -193,7 +202,7 @@ pub(crate) async fn stage(
         steps.push(row_step(layout, *change)?);
     }
     steps.extend(entry_steps(layout, changes.iter().copied()));
-    let flight = txn.fly(&steps, DURING).await?;
+    let flight = txn.fly(&unprepared(steps), DURING).await?;
     let Some((at, error)) = flight.first_failure() else {
         // What failed does not fail again: nobody else can write here, so nothing explains it.
         return Err(StoreError::new(

@@ -138,14 +138,16 @@ fn typed_params<'a>(
         return Ok(Vec::new());
     }
     for row in rows {
-        let fields = decode_row(&table.table.columns, &row.payload).map_err(|error| {
-            StoreError::new(StoreErrorKind::Corrupt, DURING).with_source(error)
-        })?;
+        let fields = decode_row(&table.table.columns, &row.payload)
+            .map_err(|error| StoreError::new(StoreErrorKind::Corrupt, DURING).with_source(error))?;
         for (column, at) in columns.iter_mut().zip(&table.typed) {
             column.push(fields[*at].as_ref());
         }
     }
-    Ok(columns.into_iter().map(typed::TypedColumn::into_param).collect())
+    Ok(columns
+        .into_iter()
+        .map(typed::TypedColumn::into_param)
+        .collect())
 }
 
 const CLEAR_SCOPES: &str = "DELETE FROM sync_row_scopes s \
@@ -222,8 +224,16 @@ pub(crate) fn entry_steps<'a>(
             .collect()
     };
     let mut steps = Vec::new();
-    push_keys(&mut steps, CLEAR_SCOPES, &cleared(&|entries| entries.scopes.is_some()));
-    push_keys(&mut steps, CLEAR_BLOBS, &cleared(&|entries| entries.blobs.is_some()));
+    push_keys(
+        &mut steps,
+        CLEAR_SCOPES,
+        &cleared(&|entries| entries.scopes.is_some()),
+    );
+    push_keys(
+        &mut steps,
+        CLEAR_BLOBS,
+        &cleared(&|entries| entries.blobs.is_some()),
+    );
     let scopes: Vec<[&str; 5]> = all()
         .filter_map(|(key, entries)| Some((key, entries.scopes??)))
         .flat_map(|([partition, table, row_id], scopes)| {

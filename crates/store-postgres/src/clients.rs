@@ -108,7 +108,12 @@ pub(crate) fn put<'a>(records: &[&'a (ClientKey, LogEpoch, ClientRecord)]) -> St
         Param::texts(records.iter().map(|record| text(record)).collect())
     };
     let integers = |integer: &dyn Fn(&ClientRecord) -> i64| {
-        Param::integers(records.iter().map(|(_, _, record)| integer(record)).collect())
+        Param::integers(
+            records
+                .iter()
+                .map(|(_, _, record)| integer(record))
+                .collect(),
+        )
     };
     let failures = |integer: &dyn Fn(&FailureReport) -> i64| {
         let failures = records.iter().map(|(_, _, record)| record.failure.as_ref());
@@ -158,7 +163,10 @@ pub(crate) fn without_nul(text: String) -> String {
             rest = after;
         } else {
             // What is escaped is not looked at: it may be a backslash itself.
-            let end = escape.char_indices().nth(2).map_or(escape.len(), |(end, _)| end);
+            let end = escape
+                .char_indices()
+                .nth(2)
+                .map_or(escape.len(), |(end, _)| end);
             out.push_str(&escape[..end]);
             rest = &escape[end..];
         }

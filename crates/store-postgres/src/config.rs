@@ -174,7 +174,11 @@ mod tests {
         let root = || Some(PathBuf::from("/etc/my ca.pem"));
         check("postgresql://h/db", SslMode::Prefer, &Trust::Anybody);
         check("host=h sslmode=disable", SslMode::Disable, &Trust::Anybody);
-        check("postgres://h/db?sslmode=require", SslMode::Require, &Trust::Anybody);
+        check(
+            "postgres://h/db?sslmode=require",
+            SslMode::Require,
+            &Trust::Anybody,
+        );
         check(
             "postgres://h/db?sslmode=require&sslrootcert=/etc/my%20ca.pem",
             SslMode::Require,
@@ -185,7 +189,11 @@ mod tests {
             SslMode::Require,
             &Trust::Host(None),
         );
-        check("host=h sslmode=verify-ca", SslMode::Require, &Trust::Authority(None));
+        check(
+            "host=h sslmode=verify-ca",
+            SslMode::Require,
+            &Trust::Authority(None),
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub(crate) fn translate(sql: &str) -> Result<String, String> {
     let mut out = String::with_capacity(sql.len() + 16);
     let mut rest = sql;
     let mut before = ' ';
+    let mut depth = 0_usize;
     while let Some(first) = rest.chars().next() {
         let taken = match first {
             '\'' => {
@@ -40,6 +41,12 @@ pub(crate) fn translate(sql: &str) -> Result<String, String> {
                 return Err(format!("`{first}` is not read here"));
             }
             _ => {
+                // The text stays within the parentheses that are put around it.
+                match first {
+                    '(' => depth += 1,
+                    ')' => depth = depth.checked_sub(1).ok_or("a `)` without its `(`")?,
+                    _ => {}
+                }
                 out.push(first);
                 first.len_utf8()
             }
@@ -118,8 +125,14 @@ mod tests {
 
     #[test]
     fn tokens_of_sqlite_become_those_of_postgres() {
-        check("SELECT ?1, ?12 WHERE a == ?2", "SELECT $1, $12 WHERE a = $2");
-        check("'?1 -- it''s' -- gone\n, \"a\"\"?1\"", "'?1 -- it''s'  \n, \"a\"\"?1\"");
+        check(
+            "SELECT ?1, ?12 WHERE a == ?2",
+            "SELECT $1, $12 WHERE a = $2",
+        );
+        check(
+            "'?1 -- it''s' -- gone\n, \"a\"\"?1\"",
+            "'?1 -- it''s'  \n, \"a\"\"?1\"",
+        );
         check("a/* /* one */b", "a b");
         check("[a b\"c], `d``e`", "\"a b\"\"c\", \"d`e\"");
         check("x'00fF' || X''", "'\\x00fF'::bytea || '\\x'::bytea");
@@ -142,6 +155,7 @@ mod tests {
             ":a",
             "@a",
             "max'",
+            "1) AS a, (2",
         ] {
             assert!(translate(sql).is_err(), "{sql}");
         }

@@ -85,7 +85,10 @@ pub(crate) async fn pick<'a>(
         Param::texts(values),
     ];
     params.extend(span);
-    let mut answers = link.fly(&[Step::new(sql, params)], during).await?.rows(during)?;
+    let mut answers = link
+        .fly(&[Step::new(sql, params)], during)
+        .await?
+        .rows(during)?;
     let counts = answers.pop().unwrap_or_default();
     let mut best: Option<(i64, &ScopeValues)> = None;
     for entry in filter.entries() {

@@ -50,6 +50,17 @@ pub(crate) fn is_about_values(error: &Error) -> bool {
     matches!(class(error), "22" | "23" | "54")
 }
 
+/// Whether the server has ended the connection, or somebody else has.
+pub(crate) fn ends_connection(error: &Error) -> bool {
+    let ending = [
+        SqlState::ADMIN_SHUTDOWN,
+        SqlState::CRASH_SHUTDOWN,
+        SqlState::CANNOT_CONNECT_NOW,
+        SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
+    ];
+    error.is_closed() || error.code().is_some_and(|code| ending.contains(code))
+}
+
 /// Whether a write broke a constraint.
 pub(crate) fn is_violation(error: &Error) -> bool {
     class(error) == "23"
@@ -57,8 +68,10 @@ pub(crate) fn is_violation(error: &Error) -> bool {
 
 /// Whether a statement itself is at fault, and not the database.
 pub(crate) fn is_about_statement(error: &Error) -> bool {
-    matches!(class(error), "0A" | "21" | "22" | "25" | "2F" | "38" | "39" | "42" | "54")
-        || error.code() == Some(&SqlState::QUERY_CANCELED)
+    matches!(
+        class(error),
+        "0A" | "21" | "22" | "25" | "2F" | "38" | "39" | "42" | "54"
+    ) || error.code() == Some(&SqlState::QUERY_CANCELED)
 }
 
 /// A failure as text for operators, without values.

@@ -52,7 +52,10 @@ pub(crate) fn gates(rows: &[Row], during: &'static str) -> Result<Vec<Gate>, Sto
 /// The only gate of [`read`].
 pub(crate) fn only(rows: &[Row], during: &'static str) -> Result<Gate, StoreError> {
     let row = rows.first();
-    gate(row.ok_or_else(|| corrupt(during, "no gate was read"))?, during)
+    gate(
+        row.ok_or_else(|| corrupt(during, "no gate was read"))?,
+        during,
+    )
 }
 
 fn gate(row: &Row, during: &'static str) -> Result<Gate, StoreError> {

@@ -33,16 +33,10 @@ pub(crate) struct Difference {
 pub(crate) fn difference(schema: &Schema, catalog: &Catalog, retired: &[String]) -> Difference {
     let mut difference = Difference::default();
     for info in catalog.tables() {
-        if retired
-            .iter()
-            .any(|name| *name == info.name)
-        {
+        if retired.iter().any(|name| *name == info.name) {
             continue;
         }
-        let table = schema
-            .tables()
-            .iter()
-            .find(|table| table.name == info.name);
+        let table = schema.tables().iter().find(|table| table.name == info.name);
         for index in info.indexes.iter().filter(|index| index.free_standing) {
             if is_ours(index, table.map(AsRef::as_ref))
                 && !is_wanted(index, table.map(AsRef::as_ref))

@@ -29,7 +29,7 @@ use tokio_postgres::{
 
 use crate::{
     config::PostgresConfig,
-    error::{failed, failure, no_connection},
+    error::{ends_connection, failed, failure, no_connection},
     params::Step,
     tls,
 };
@@ -113,6 +113,7 @@ impl Pool {
             connection: Some(connection.map_err(|error| no_connection(error, during))?),
             shared: Arc::clone(&self.shared),
             is_open: false,
+            is_ended: false,
         })
     }
 
@@ -142,6 +143,8 @@ pub(crate) struct Link {
     connection: Option<Object>,
     shared: Arc<Shared>,
     is_open: bool,
+    /// Whether the server has said that it ends the connection.
+    is_ended: bool,
 }
 
 /// The answers of a flight, in the order of its steps.
@@ -211,7 +214,10 @@ impl Link {
             .zip(&statements)
             .map(|(step, statement)| send(connection, step, statement.as_ref()))
             .collect();
-        Ok(Flight(in_order(answers).await))
+        let answers = in_order(answers).await;
+        let failures = answers.iter().filter_map(|answer| answer.as_ref().err());
+        self.is_ended |= failures.into_iter().any(ends_connection);
+        Ok(Flight(answers))
     }
 
     /// Sends a command before the steps, whose answers are those of the flight. Fails where the
@@ -265,7 +271,7 @@ impl Link {
     pub(crate) fn may_retry(&self, error: &StoreError, tries: usize) -> bool {
         let is_passing = match error.kind {
             StoreErrorKind::Contention => true,
-            StoreErrorKind::Unavailable => self.connection().is_closed(),
+            StoreErrorKind::Unavailable => self.is_ended || self.connection().is_closed(),
             StoreErrorKind::Corrupt | StoreErrorKind::Refused(_) => false,
         };
         is_passing && tries < TRIES_MAX
@@ -318,6 +324,10 @@ impl Drop for Link {
         let Some(connection) = self.connection.take() else {
             return;
         };
+        if self.is_ended {
+            drop(Object::take(connection));
+            return;
+        }
         if !self.is_open || connection.is_closed() {
             return;
         }

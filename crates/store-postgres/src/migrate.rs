@@ -43,12 +43,12 @@ pub(crate) struct Prepared {
 }
 
 /// Brings the database to a schema.
-pub(crate) async fn prepare(
-    link: &mut Link,
-    schema: &Arc<Schema>,
-) -> Result<Prepared, StoreError> {
+pub(crate) async fn prepare(link: &mut Link, schema: &Arc<Schema>) -> Result<Prepared, StoreError> {
     if !plan(link, schema).await?.is_empty() {
-        let beginning = [link.begin(Mode::Migrate), params::Step::once(LOCK, Vec::new())];
+        let beginning = [
+            link.begin(Mode::Migrate),
+            params::Step::once(LOCK, Vec::new()),
+        ];
         link.fly(&beginning, DURING).await?.rows(DURING)?;
         for step in plan_now(link, schema).await? {
             tracing::info!(%step, "migrating");
@@ -66,10 +66,7 @@ pub(crate) async fn prepare(
 }
 
 /// What it would take to bring the database to a schema.
-pub(crate) async fn plan(
-    link: &mut Link,
-    schema: &Arc<Schema>,
-) -> Result<Vec<Step>, StoreError> {
+pub(crate) async fn plan(link: &mut Link, schema: &Arc<Schema>) -> Result<Vec<Step>, StoreError> {
     begin_snapshot(link).await?;
     let steps = plan_now(link, schema).await?;
     link.commit(Vec::new(), DURING).await?;
@@ -166,8 +163,8 @@ async fn stored(link: &mut Link, catalog: &Catalog) -> Result<Option<Stored>, St
     let version: i64 = get(row, 0, DURING)?;
     let version = i32::try_from(version)
         .map_err(|_| corrupt(DURING, format!("{version} is no schema version")))?;
-    let layouts = Layouts::parse(get(row, 1, DURING)?)
-        .map_err(|error| corrupt(DURING, error.to_string()))?;
+    let layouts =
+        Layouts::parse(get(row, 1, DURING)?).map_err(|error| corrupt(DURING, error.to_string()))?;
     Ok(Some(Stored { version, layouts }))
 }
 

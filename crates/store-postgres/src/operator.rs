@@ -138,7 +138,7 @@ fn reaction(row: &Row, during: &'static str) -> Result<ReactionRecord, StoreErro
             idempotency_key: owned(0)?,
             kind: owned(1)?,
             version: get(row, 2, during)?,
-            payload: owned(3)?,
+            payload: compact(get(row, 3, during)?),
             max_attempts: get(row, 11, during)?,
         },
         client: ClientId::new(get::<&str>(row, 4, during)?),
@@ -149,6 +149,23 @@ fn reaction(row: &Row, during: &'static str) -> Result<ReactionRecord, StoreErro
         status,
         attempts: get(row, 10, during)?,
     })
+}
+
+/// JSON text without the spaces that the database puts into it, as it was written. The order of
+/// an object's members is the database's own.
+fn compact(text: &str) -> String {
+    let mut in_string = false;
+    let mut is_escaped = false;
+    text.chars()
+        .filter(|character| {
+            let is_kept = in_string || *character != ' ';
+            if !is_escaped && *character == '"' {
+                in_string = !in_string;
+            }
+            is_escaped = in_string && !is_escaped && *character == '\\';
+            is_kept
+        })
+        .collect()
 }
 
 const OUTCOMES: &str = "SELECT client_id, client_commit_id, result::text FROM sync_push_results \
@@ -215,5 +232,16 @@ fn is_recorded_before(result: &str, at_ms: i64) -> bool {
     match outcome::decode(result) {
         StoredResult::Readable(record) => record.recorded_at_ms.is_some_and(|at| at < at_ms),
         StoredResult::Unreadable => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spaces_go_unless_they_are_part_of_a_text() {
+        let text = r#"{"a b": [1, "\\\" c "], "d": "\\"}"#;
+        assert_eq!(compact(text), r#"{"a b":[1,"\\\" c "],"d":"\\"}"#);
     }
 }

@@ -121,10 +121,7 @@ pub(crate) async fn list(
 }
 
 /// Writes gathered activity.
-pub(crate) async fn put_activity(
-    link: &mut Link,
-    batch: &ActivityBatch,
-) -> Result<(), StoreError> {
+pub(crate) async fn put_activity(link: &mut Link, batch: &ActivityBatch) -> Result<(), StoreError> {
     const DURING: &str = "write activity";
     let mut steps = Vec::new();
     if !batch.touches.is_empty() {
@@ -137,7 +134,11 @@ pub(crate) async fn put_activity(
         ];
         steps.push(Step::new(SEE, params));
     }
-    steps.extend(rounds(&batch.clients).iter().map(|round| clients::put(round)));
+    steps.extend(
+        rounds(&batch.clients)
+            .iter()
+            .map(|round| clients::put(round)),
+    );
     if steps.is_empty() {
         return Ok(());
     }

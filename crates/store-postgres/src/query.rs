@@ -30,7 +30,10 @@ pub(crate) async fn query(
 ) -> Result<Vec<Vec<SqlValue>>, StoreError> {
     let sql = translate(&query.sql).map_err(refused)?;
     // As a table of its own it can be nothing but a statement that reads.
-    let sql = format!("SELECT * FROM (\n{sql}\n) AS asked LIMIT {}", query.rows_max);
+    let sql = format!(
+        "SELECT * FROM (\n{sql}\n) AS asked LIMIT {}",
+        query.rows_max
+    );
     let before = format!(
         "SAVEPOINT asked; SET LOCAL transaction_read_only = on; SET LOCAL statement_timeout = {}",
         milliseconds(timeout)
@@ -103,8 +106,9 @@ impl<'a> FromSql<'a> for AnyValue {
             Type::FLOAT4 => Self::Known(SqlValue::Real(f32::from_sql(kind, raw)?.into())),
             Type::FLOAT8 => Self::Known(SqlValue::Real(f64::from_sql(kind, raw)?)),
             Type::NUMERIC => Self::Known(numeric(raw).ok_or("a number that is none")?),
-            Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::UNKNOWN
-            | Type::JSON => Self::Known(SqlValue::Text(str::from_utf8(raw)?.to_owned())),
+            Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::UNKNOWN | Type::JSON => {
+                Self::Known(SqlValue::Text(str::from_utf8(raw)?.to_owned()))
+            }
             // Its text comes after the number of its format.
             Type::JSONB => {
                 let text = raw.get(1..).unwrap_or_default();
@@ -153,7 +157,10 @@ fn numeric(raw: &[u8]) -> Option<SqlValue> {
     } else if let Some(whole) = whole(&text, exponent) {
         return Some(SqlValue::Integer(whole));
     }
-    format!("{text}e{exponent}").parse().ok().map(SqlValue::Real)
+    format!("{text}e{exponent}")
+        .parse()
+        .ok()
+        .map(SqlValue::Real)
 }
 
 /// The digits without those after the point, where all of these are zero.

@@ -130,10 +130,7 @@ const UPDATE_LOG: &str = "UPDATE sync_changes h SET payload = q.payload \
 ///
 /// The reference does not, so a log may hold rows of older layouts still. Nobody could read those
 /// before, and they stay as they are until they are pruned.
-pub(crate) async fn widen_log(
-    link: &mut Link,
-    widened: &WidenedTable,
-) -> Result<(), StoreError> {
+pub(crate) async fn widen_log(link: &mut Link, widened: &WidenedTable) -> Result<(), StoreError> {
     let mut from = (String::new(), -1_i64, -1_i32);
     let mut left = 0_u64;
     loop {

@@ -67,8 +67,7 @@ pub(crate) async fn scan_rows(
         None if driver::is_empty(filter) => false,
         None => {
             let (name, counted) = (table.name(), Counted::Rows(&from));
-            let driver =
-                driver::pick(link, filter, &scan.partition, name, counted, DURING).await?;
+            let driver = driver::pick(link, filter, &scan.partition, name, counted, DURING).await?;
             fill.run(link, &driver, from.clone()).await?
         }
     };

@@ -69,7 +69,8 @@ impl TableSql {
                 "SELECT q.place, t._sync_server_version, t._sync_scopes::text, t._sync_payload, \
                  t._sync_column_versions \
                  FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS q (partition, row_id, place) \
-                 JOIN {name} t ON t._sync_partition = q.partition AND t._sync_row_id = q.row_id"
+                 CROSS JOIN LATERAL (SELECT * FROM {name} r WHERE r._sync_partition = q.partition \
+                 AND r._sync_row_id = q.row_id LIMIT 1) t"
             ),
             put: put(table, &name, typed),
             remove: format!(
@@ -106,8 +107,14 @@ impl TableSql {
 /// Inserts rows or replaces them in place, one after the other: a value that another row has in a
 /// unique index fails, and one that an earlier row has given up does not.
 fn put(table: &Table, name: &str, typed: &[usize]) -> String {
-    let mut columns: Vec<String> = PUT_META.iter().map(|(column, ..)| (*column).to_owned()).collect();
-    let mut arrays: Vec<String> = PUT_META.iter().map(|(_, kind, _)| (*kind).to_owned()).collect();
+    let mut columns: Vec<String> = PUT_META
+        .iter()
+        .map(|(column, ..)| (*column).to_owned())
+        .collect();
+    let mut arrays: Vec<String> = PUT_META
+        .iter()
+        .map(|(_, kind, _)| (*kind).to_owned())
+        .collect();
     let mut values: Vec<String> = PUT_META
         .iter()
         .enumerate()
@@ -152,6 +159,8 @@ const PUT_META: [(&str, &str, &str); 6] = [
 /// Partition, table, variable, values, first row id, most ids, most ids of a value, most bytes
 /// before the last row.
 ///
+/// Rows are looked up one by one, which a planner that has counted nothing would not always do.
+///
 /// An id without a row gives a row without values, so that a chunk is empty only at the end. A
 /// value with as many ids as are looked at hides its later ones, and so ids after the last of such
 /// a value are left for the next chunk.
@@ -170,7 +179,8 @@ fn scan(name: &str) -> String {
          count(*) OVER () AS total, \
          sum(coalesce(octet_length(t._sync_payload), 0)) OVER (ORDER BY i.row_id) \
          - coalesce(octet_length(t._sync_payload), 0) AS before \
-         FROM ids i LEFT JOIN {name} t ON t._sync_partition = $1 AND t._sync_row_id = i.row_id) \
+         FROM ids i LEFT JOIN LATERAL (SELECT * FROM {name} r WHERE r._sync_partition = $1 \
+         AND r._sync_row_id = i.row_id LIMIT 1) t ON true) \
          SELECT row_id, _sync_server_version, _sync_scopes::text, _sync_payload, total, \
          (SELECT through FROM known) IS NULL AND (SELECT count(*) FROM ids) < $6 \
          FROM found WHERE before <= $8 ORDER BY row_id"

@@ -114,8 +114,7 @@ impl ServerCertVerifier for Lenient {
             now,
         ) {
             Err(Error::InvalidCertificate(
-                CertificateError::NotValidForName
-                | CertificateError::NotValidForNameContext { .. },
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),
             verified => verified,
         }

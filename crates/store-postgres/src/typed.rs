@@ -42,7 +42,11 @@ pub(crate) fn sent_type(kind: ColumnType) -> &'static str {
 
 /// What makes a column's value of a value that was sent.
 pub(crate) fn conversion(kind: ColumnType) -> &'static str {
-    if kind == ColumnType::Json { "::jsonb" } else { "" }
+    if kind == ColumnType::Json {
+        "::jsonb"
+    } else {
+        ""
+    }
 }
 
 /// The values of one column, row by row.
@@ -166,11 +170,24 @@ mod tests {
 
     #[test]
     fn json_that_postgres_cannot_hold_is_known() {
-        for text in ["1", "\"\\\\u0000\"", "[1.5e3, -2, \"e99999\"]", "{\"a\\n\": null}"] {
+        for text in [
+            "1",
+            "\"\\\\u0000\"",
+            "[1.5e3, -2, \"e99999\"]",
+            "{\"a\\n\": null}",
+        ] {
             assert!(is_held(text), "{text}");
         }
         let long = format!("0.{}1", "0".repeat(20_000));
-        for text in ["", "{", "\"\\u0000\"", "{\"\\u0000\":1}", "1e-20000", "\"\\ud800\"", &long] {
+        for text in [
+            "",
+            "{",
+            "\"\\u0000\"",
+            "{\"\\u0000\":1}",
+            "1e-20000",
+            "\"\\ud800\"",
+            &long,
+        ] {
             assert!(!is_held(text), "{text}");
         }
     }

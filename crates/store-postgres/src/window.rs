@@ -257,8 +257,8 @@ const CHUNK: &str = "WITH entries AS MATERIALIZED (\
     found AS (SELECT p.commit_seq, h.idx, h.row_id, h.row_version, h.scopes, h.payload, \
     count(*) OVER () AS total, row_number() OVER w AS nth, \
     sum(coalesce(octet_length(h.payload), 0)) OVER w - coalesce(octet_length(h.payload), 0) \
-    AS before FROM places p LEFT JOIN sync_changes h ON h.partition = $1 \
-    AND h.commit_seq = p.commit_seq AND h.tbl = $2 \
+    AS before FROM places p LEFT JOIN LATERAL (SELECT * FROM sync_changes r WHERE r.partition = $1 \
+    AND r.commit_seq = p.commit_seq AND r.tbl = $2 OFFSET 0) h ON true \
     WHERE p.commit_seq > $9 OR h.idx > $10 WINDOW w AS (ORDER BY p.commit_seq, h.idx)) \
     SELECT f.commit_seq, c.created_at_ms, c.actor_id, f.row_id, f.row_version, f.scopes::text, \
     f.payload, f.idx, f.total, \

@@ -167,11 +167,7 @@ fn remember_heads(txn: &mut Txn, wanted: &LoadRequest, loaded: &Loaded) {
     }
 }
 
-async fn load(
-    txn: &mut Txn,
-    layout: &Layout,
-    wanted: &LoadRequest,
-) -> Result<Loaded, StoreError> {
+async fn load(txn: &mut Txn, layout: &Layout, wanted: &LoadRequest) -> Result<Loaded, StoreError> {
     let questions = Questions::new(wanted);
     let mut steps = lock_steps(wanted);
     let before = steps.len();

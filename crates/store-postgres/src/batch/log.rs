@@ -133,7 +133,12 @@ fn push_commits<'a>(steps: &mut Vec<Step<'a>>, applied: &[Applied<'a>]) {
         Param::texts(applied.iter().map(|(commit, _)| text(commit)).collect())
     };
     let integers = |integer: &dyn Fn(&AppliedCommit) -> i64| {
-        Param::integers(applied.iter().map(|(_, applied)| integer(applied)).collect())
+        Param::integers(
+            applied
+                .iter()
+                .map(|(_, applied)| integer(applied))
+                .collect(),
+        )
     };
     let params = vec![
         texts(&|commit| commit.key.partition.as_str()),
@@ -178,9 +183,8 @@ fn push_changes<'a>(steps: &mut Vec<Step<'a>>, layout: &'a Layout, applied: &[Ap
             };
             scope_texts.push(writer.text(scopes));
             let pairs = scopes.iter();
-            entries.extend(
-                pairs.map(|(variable, value)| ([partition, table, variable, value], seq)),
-            );
+            entries
+                .extend(pairs.map(|(variable, value)| ([partition, table, variable, value], seq)));
         }
         entries[before..].sort_unstable();
     }
@@ -231,7 +235,10 @@ fn push_tombstones<'a>(steps: &mut Vec<Step<'a>>, layout: &'a Layout, applied: &
         }
         for (table, row_id, scopes) in &applied.tombstones {
             let tombstone = (applied.commit_seq.to_i64(), writer.text(scopes));
-            set([partition, layout.table(*table).name(), row_id], Some(tombstone));
+            set(
+                [partition, layout.table(*table).name(), row_id],
+                Some(tombstone),
+            );
         }
     }
     let (mut cleared, mut kept) = (Vec::new(), Vec::new());

@@ -213,7 +213,7 @@ pub(crate) async fn stage(
     if at == 0 || !is_about_values(error) {
         return Err(failure(error, DURING));
     }
-    let at_fault = changes.get(at - 1).or(changes.first());
+    let at_fault = changes.get(at - 1).or_else(|| changes.first());
     let undo = "ROLLBACK TO one_stage; RELEASE one_stage";
     let undone = txn.fly(&[Step::command(undo)], DURING).await?;
     undone.rows(DURING)?;

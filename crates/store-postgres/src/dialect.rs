@@ -105,7 +105,7 @@ fn copy_blob(rest: &str, out: &mut String) -> Result<usize, String> {
     let digits = &rest[2..];
     let end = digits.find('\'').ok_or("a blob does not end")?;
     let digits = &digits[..end];
-    if digits.len() % 2 != 0 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+    if !digits.len().is_multiple_of(2) || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err("a blob is not in hexadecimal".to_owned());
     }
     out.push_str("'\\x");

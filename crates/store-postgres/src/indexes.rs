@@ -33,7 +33,7 @@ pub(crate) struct Difference {
 pub(crate) fn difference(schema: &Schema, catalog: &Catalog, retired: &[String]) -> Difference {
     let mut difference = Difference::default();
     for info in catalog.tables() {
-        if retired.iter().any(|name| *name == info.name) {
+        if retired.contains(&info.name) {
             continue;
         }
         let table = schema.tables().iter().find(|table| table.name == info.name);

@@ -1,5 +1,7 @@
 //! The store on a real PostgreSQL: the contract, databases of the reference, and what goes wrong.
 
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
 mod conformance;
 mod failures;
 mod migration;

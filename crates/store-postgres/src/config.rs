@@ -27,7 +27,8 @@ pub struct PostgresConfig {
     /// How long a query of a rule may take.
     pub query_timeout: Duration,
     /// Whether statements are prepared once for each connection. A pooler that hands connections
-    /// out per transaction loses them: turn it off there.
+    /// out per transaction loses them: turn it off for PgBouncer in transaction mode, unless that
+    /// is 1.21 or later and has `max_prepared_statements`. Nothing else is left on a connection.
     pub prepared_statements: bool,
 }
 

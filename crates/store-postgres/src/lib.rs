@@ -11,19 +11,6 @@
 //!
 //! SQL stores and finds; it decides nothing. The tables are those of existing Syncular databases,
 //! which open, are upgraded and serve.
-//!
-//! # What a query of a rule sees
-//!
-//! [`WriteTxn::query`](tidewater_store::WriteTxn::query) takes text whose tokens are SQLite's: its
-//! parameters, comments and quotes are translated, and the rest means what PostgreSQL says it
-//! means. Booleans are booleans and not numbers, `LIKE` tells upper from lower case, and a value
-//! of another type is an error instead of being converted. A statement that does not run is
-//! refused, which rejects the commit that asked.
-//!
-//! # PgBouncer
-//!
-//! Pooling per transaction works with [`PostgresConfig::prepared_statements`] off, or with
-//! PgBouncer 1.21 and its `max_prepared_statements`.
 
 mod app_table;
 mod apply;

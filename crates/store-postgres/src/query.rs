@@ -2,6 +2,11 @@
 //!
 //! Such a statement cannot write, cannot take long and cannot break the transaction: it runs above
 //! a savepoint, read only, and whatever it set is taken back with the savepoint.
+//!
+//! Its tokens are SQLite's and are translated; the rest means what PostgreSQL says it means.
+//! Booleans are booleans and not numbers, `LIKE` tells upper from lower case, and a value of
+//! another type is an error instead of being converted. A statement that does not run is refused,
+//! which rejects the commit that asked.
 
 use std::{fmt::Write, time::Duration};
 

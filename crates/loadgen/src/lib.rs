@@ -34,7 +34,7 @@ use anyhow::Context;
 
 pub use args::{
     Args, BootstrapArgs, CommonArgs, FillArgs, FloorArgs, Lane, MixedArgs, PullArgs, PushArgs,
-    Scenario, ShapeArgs, TableArgs, Update, WindowArgs,
+    Scenario, ShapeArgs, StormArgs, TableArgs, Update, WindowArgs,
 };
 pub use measure::OperationKind;
 pub use report::{

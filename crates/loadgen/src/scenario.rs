@@ -6,6 +6,7 @@ mod idle;
 mod mixed;
 mod pull;
 mod push;
+mod storm;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +39,7 @@ pub(crate) async fn run(scenario: Scenario) -> anyhow::Result<Report> {
         Scenario::PullIdle(args) => (pull::run_idle(&args).await?, args.common.json),
         Scenario::PullWindow(args) => (pull::run_window(&args).await?, args.common.json),
         Scenario::Bootstrap(args) => (bootstrap::run(&args).await?, args.common.json),
+        Scenario::Storm(args) => (storm::run(&args).await?, args.common.json),
         Scenario::Mixed(args) => (mixed::run(&args).await?, args.common.json),
         Scenario::Idle(args) => (idle::run(&args).await?, args.common.json),
         Scenario::Floor(args) => (floor::run(&args).await?, args.json),

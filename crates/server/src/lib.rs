@@ -10,9 +10,13 @@
 #![warn(missing_docs)]
 
 mod auth;
+mod blobs;
 mod body;
+mod conditional;
 mod config;
 mod console;
+mod copies;
+mod counts;
 mod decoding;
 mod encoding;
 mod error;
@@ -24,16 +28,20 @@ mod scopes;
 mod secret;
 mod segments;
 mod serve;
+mod signed;
 mod state;
 mod stream;
 mod sync;
+mod transfer;
+mod upload;
 
 pub use auth::{
     AuthError, Authenticator, AuthenticatorChain, BearerTokens, RequestHead, StaticToken,
     TokenError, TrustedHeader,
 };
-pub use config::{ConnectionConfig, PROGRESS_BYTES_MIN, ServerConfig};
+pub use config::{ConnectionConfig, PROGRESS_BYTES_MIN, ServerConfig, TransferConfig};
 pub use console::{Console, ConsoleAccess};
+pub use counts::TransferCounts;
 pub use ipnet::IpNet;
 pub use router::router;
 pub use scopes::{ConfigScopes, ScopeTable};

@@ -16,8 +16,8 @@ use tidewater_engine::{Engine, Identity};
 use tokio::sync::watch;
 
 use crate::{
-    AuthError, Authenticator, Console, RequestHead, ServerConfig, encoding::Coding,
-    error::ApiError, quota::Quota,
+    AuthError, Authenticator, Console, RequestHead, ServerConfig, TransferCounts, encoding::Coding,
+    error::ApiError, quota::Quota, transfer::Transfers,
 };
 
 /// One engine behind HTTP: what [`crate::router`] and [`crate::serve`] work with.
@@ -28,6 +28,7 @@ pub struct Server {
     pub(crate) connections: Arc<Quota>,
     pub(crate) rounds: Arc<Quota>,
     pub(crate) buffered_bytes: Arc<Quota>,
+    pub(crate) transfers: Transfers,
     authenticator: Arc<dyn Authenticator>,
     draining: AtomicBool,
     drained: watch::Sender<bool>,
@@ -42,6 +43,10 @@ pub struct Usage {
     pub rounds: usize,
     /// Bytes of request bodies.
     pub buffered_bytes: usize,
+    /// Downloads whose last byte is not on its way yet.
+    pub downloads: usize,
+    /// Uploads that have not ended.
+    pub uploads: usize,
 }
 
 impl Server {
@@ -57,6 +62,7 @@ impl Server {
             connections: Quota::new(config.connections.connections_max),
             rounds: Quota::new(config.rounds_max),
             buffered_bytes: Quota::new(config.buffered_bytes_max),
+            transfers: Transfers::new(&config.transfers),
             config,
             authenticator,
             draining: AtomicBool::new(false),
@@ -82,7 +88,14 @@ impl Server {
             connections: self.connections.used(),
             rounds: self.rounds.used(),
             buffered_bytes: self.buffered_bytes.used(),
+            downloads: self.transfers.downloads.used(),
+            uploads: self.transfers.uploads.used(),
         }
+    }
+
+    /// What was sent and taken since the start.
+    pub fn transfer_counts(&self) -> TransferCounts {
+        self.transfers.counts()
     }
 
     /// From now on the server says that it is not ready, and endless responses end.

@@ -7,15 +7,20 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use tokio_postgres::config::SslMode;
 
-use crate::tls::Trust;
+use crate::{side::KEEPALIVE_DEFAULT, tls::Trust};
 
 /// Where the database is and how much of it may be used.
 #[derive(Clone, Debug)]
 pub struct PostgresConfig {
     pub(crate) address: tokio_postgres::Config,
     pub(crate) trust: Trust,
-    /// The most connections of this store, whatever happens.
+    /// Where the database is without a pooler in between.
+    pub(crate) direct: Option<(tokio_postgres::Config, Trust)>,
+    /// The most connections of this store, whatever happens, but for those of streams.
     pub connections_max: usize,
+    /// The most connections of streams, and so the most streams at a time. They are opened when
+    /// a stream is first asked for.
+    pub streams_max: usize,
     /// How long to wait for one of them.
     pub checkout_timeout: Duration,
     /// How long one statement may take.
@@ -30,6 +35,12 @@ pub struct PostgresConfig {
     /// out per transaction loses them: turn it off for PgBouncer in transaction mode, unless that
     /// is 1.21 or later and has `max_prepared_statements`. Nothing else is left on a connection.
     pub prepared_statements: bool,
+    /// Whether commits are announced to the other nodes by the database itself. Turn it off where
+    /// signals between nodes go another way.
+    pub announces: bool,
+    /// How often to find out whether the one connection for signals and locks is there. It is
+    /// beside `connections_max`, and opened when it is first needed.
+    pub keepalive: Duration,
 }
 
 /// A text that names no database.
@@ -83,14 +94,30 @@ impl PostgresConfig {
         Ok(Self {
             address,
             trust,
+            direct: None,
             connections_max: 10,
+            streams_max: 2,
             checkout_timeout: Duration::from_secs(10),
             statement_timeout: Duration::from_secs(30),
             lock_timeout: Duration::from_secs(10),
             idle_in_transaction_timeout: Duration::from_secs(60),
             query_timeout: Duration::from_secs(3),
             prepared_statements: true,
+            announces: true,
+            keepalive: KEEPALIVE_DEFAULT,
         })
+    }
+
+    /// Sets another address of the same database for signals and locks: one without PgBouncer in
+    /// between, which hands connections out per transaction.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::from_url`].
+    pub fn listen_at(&mut self, url: &str) -> Result<&mut Self, ConfigError> {
+        let direct = Self::from_url(url)?;
+        self.direct = Some((direct.address, direct.trust));
+        Ok(self)
     }
 
     /// Sets how long to wait until a connection is there.

@@ -19,6 +19,12 @@ impl Layout {
     pub(crate) fn table(&self, index: TableIndex) -> &TableLayout {
         &self.tables[index.0]
     }
+
+    /// The place of a table by its name.
+    pub(crate) fn find(&self, name: &str) -> Option<TableIndex> {
+        let place = self.tables.iter().position(|table| table.name() == name);
+        place.map(TableIndex)
+    }
 }
 
 /// A table as it lies in the database.

@@ -12,9 +12,11 @@
 //! SQL stores and finds; it decides nothing. The tables are those of existing Syncular databases,
 //! which open, are upgraded and serve.
 
+mod announce;
 mod app_table;
 mod apply;
 mod batch;
+mod blobs;
 mod candidates;
 mod catalog;
 mod clients;
@@ -38,8 +40,11 @@ mod query;
 mod rewrite;
 mod scan;
 mod scopes;
+mod side;
+mod signals;
 mod statements;
 mod store;
+mod stream;
 mod tls;
 mod typed;
 mod window;

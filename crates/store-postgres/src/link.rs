@@ -62,7 +62,8 @@ pub(crate) enum Mode {
 }
 
 impl Pool {
-    pub(crate) fn new(config: &PostgresConfig) -> Result<Self, StoreError> {
+    /// At most so many connections.
+    pub(crate) fn new(config: &PostgresConfig, size: usize) -> Result<Self, StoreError> {
         let manager = Manager::from_config(
             config.address.clone(),
             tls::connector(&config.trust)?,
@@ -72,7 +73,7 @@ impl Pool {
         );
         let connect_timeout = config.address.get_connect_timeout().copied();
         let connections = Connections::builder(manager)
-            .max_size(config.connections_max.max(1))
+            .max_size(size.max(1))
             .runtime(Runtime::Tokio1)
             .timeouts(Timeouts {
                 wait: Some(config.checkout_timeout),
@@ -285,7 +286,7 @@ impl Link {
 
     /// The statements of the steps, prepared where they are not yet: all at once.
     async fn prepare(
-        &self,
+        &mut self,
         steps: &[&Step<'_>],
         during: &'static str,
     ) -> Result<Vec<Option<Statement>>, StoreError> {
@@ -312,10 +313,11 @@ impl Link {
         if connection.statement_cache.size() != known {
             self.shared.round_trips.fetch_add(1, Ordering::Relaxed);
         }
-        statements
-            .into_iter()
-            .collect::<Result<_, _>>()
-            .map_err(|error| failure(&error, during))
+        let statements: Result<_, Error> = statements.into_iter().collect();
+        statements.map_err(|error| {
+            self.is_ended |= ends_connection(&error);
+            failure(&error, during)
+        })
     }
 }
 

@@ -13,6 +13,8 @@ use crate::typed::{conversion, sent_type};
 pub(crate) struct TableSql {
     /// Partitions and row ids: place in the question, version, scopes, payload, column versions.
     pub(crate) load: String,
+    /// Partition and row ids: row id and scopes of those that exist.
+    pub(crate) scopes: String,
     /// Writes rows in their order: partitions, row ids, versions, scopes, payloads, column
     /// versions, typed columns.
     pub(crate) put: String,
@@ -70,6 +72,11 @@ impl TableSql {
                  t._sync_column_versions \
                  FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS q (partition, row_id, place) \
                  CROSS JOIN LATERAL (SELECT * FROM {name} r WHERE r._sync_partition = q.partition \
+                 AND r._sync_row_id = q.row_id LIMIT 1) t"
+            ),
+            scopes: format!(
+                "SELECT t._sync_row_id, t._sync_scopes::text FROM unnest($2::text[]) AS q (row_id) \
+                 CROSS JOIN LATERAL (SELECT * FROM {name} r WHERE r._sync_partition = $1 \
                  AND r._sync_row_id = q.row_id LIMIT 1) t"
             ),
             put: put(table, &name, typed),

@@ -1,20 +1,23 @@
 //! The store: sends each call to a connection of the pool.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ClientKey, ClientRecord, LoadRequest, Loaded, PartitionRecord, PartitionTouch,
-    Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan,
-    Store, StoreError, StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes,
-    WriteTxn,
+    Job, Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan,
+    RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, Store, StoreError,
+    StoreErrorKind,
+    StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes, WriteTxn,
+    signals::{NodeId, Signals},
 };
 use tokio_postgres::types::Type;
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{
-    clients,
+    blobs, clients,
     config::PostgresConfig,
     error::get,
     lanes::Lanes,
@@ -25,7 +28,9 @@ use crate::{
     params::{Param, Step},
     partitions, prune,
     scan::scan_rows,
-    window,
+    side::{Side, SideConfig},
+    signals::PostgresSignals,
+    stream, tls, window,
     writer::{self, PostgresTxn},
 };
 
@@ -36,6 +41,10 @@ pub struct PostgresStore {
     layout: CurrentLayout,
     lanes: Lanes,
     pool: Pool,
+    streams: Pool,
+    node: NodeId,
+    side: OnceLock<Arc<Side>>,
+    tls: MakeRustlsConnect,
 }
 
 impl PostgresStore {
@@ -45,8 +54,13 @@ impl PostgresStore {
     ///
     /// When the certificates to trust are not read.
     pub fn new(config: PostgresConfig) -> Result<Self, StoreError> {
+        let trust = config.direct.as_ref().map_or(&config.trust, |(_, trust)| trust);
         Ok(Self {
-            pool: Pool::new(&config)?,
+            pool: Pool::new(&config, config.connections_max)?,
+            streams: Pool::new(&config, config.streams_max)?,
+            node: fresh_node()?,
+            side: OnceLock::new(),
+            tls: tls::connector(trust)?,
             layout: CurrentLayout::default(),
             lanes: Lanes::default(),
             config,
@@ -56,12 +70,43 @@ impl PostgresStore {
     /// Closes the connections: those in use when they are given back.
     pub fn close(&self) {
         self.pool.close();
+        self.streams.close();
+    }
+
+    /// Signals to and from the other nodes of this database, over one more connection, which is
+    /// made in the background of the runtime that this is called in.
+    pub fn signals(&self) -> Arc<dyn Signals> {
+        Arc::new(PostgresSignals {
+            node: self.node.clone(),
+            side: Arc::clone(self.side()),
+        })
+    }
+
+    /// The connection for signals and locks, begun when it is first asked for.
+    fn side(&self) -> &Arc<Side> {
+        self.side.get_or_init(|| {
+            let config = &self.config;
+            let address = config.direct.as_ref().map(|(address, _)| address);
+            Arc::new(Side::start(SideConfig {
+                address: address.unwrap_or(&config.address).clone(),
+                tls: self.tls.clone(),
+                node: self.node.clone(),
+                listens: config.announces,
+                keepalive: config.keepalive,
+                patience: config.checkout_timeout,
+            }))
+        })
+    }
+
+    /// Who announces commits, if anybody does.
+    fn announcer(&self) -> Option<&NodeId> {
+        self.config.announces.then_some(&self.node)
     }
 
     /// How often this store has waited for the database: every time it did not have an answer
     /// that it could not go on without.
     pub fn round_trips(&self) -> u64 {
-        self.pool.round_trips()
+        self.pool.round_trips() + self.streams.round_trips()
     }
 
     /// What [`Store::prepare`] would do with a schema, step by step, for people to read.
@@ -119,7 +164,7 @@ impl Store for PostgresStore {
         at_ms: i64,
     ) -> Result<PartitionRecord, StoreError> {
         retried!(self.pool, "rotate an epoch", link =>
-            partitions::rotate_epoch(&mut link, partition, epoch, at_ms))
+            partitions::rotate_epoch(&mut link, partition, epoch, at_ms, self.announcer()))
     }
 
     async fn read_window(&self, request: WindowRequest) -> Result<Window, StoreError> {
@@ -133,6 +178,17 @@ impl Store for PostgresStore {
         let layout = self.layout.get();
         let table = layout.table(scan.table);
         retried!(self.pool, "scan rows", link => scan_rows(&mut link, table, &scan, true))
+    }
+
+    async fn stream_rows(&self, request: RowStreamRequest) -> Result<RowStream, StoreError> {
+        stream::stream_rows(&self.streams, self.layout.get(), request).await
+    }
+
+    async fn scope_size(&self, request: ScopeSizeRequest) -> Result<ScopeSize, StoreError> {
+        let layout = self.layout.get();
+        let table = layout.table(request.table).name();
+        retried!(self.pool, "measure a scope", link =>
+            stream::scope_size(&mut link, table, &request))
     }
 
     async fn scan_table(&self, scan: TableScan) -> Result<RowPage, StoreError> {
@@ -183,10 +239,12 @@ impl Store for PostgresStore {
         variable: &str,
         values: &[String],
     ) -> Result<Option<CommitSeq>, StoreError> {
+        const DURING: &str = "find the newest change";
         let layout = self.layout.get();
         let table = layout.table(table).name();
-        retried!(self.pool, "find the newest change", link =>
-            window::newest_change(&mut link, partition, table, variable, values))
+        let answers = retried!(self.pool, DURING, link => link.transact(
+            Mode::Read, vec![window::newest(partition, table, variable, values)], DURING))?;
+        window::only_newest(&answers[0], DURING)
     }
 
     async fn find_push_result(&self, key: &PushKey) -> Result<Option<StoredResult>, StoreError> {
@@ -254,6 +312,29 @@ impl Store for PostgresStore {
         prune::prune(&self.pool, partition, epoch, horizon).await
     }
 
+    async fn find_blob_row(
+        &self,
+        partition: &PartitionId,
+        blob_id: &str,
+        wanted: ScopesTest,
+    ) -> Result<Option<RowKey>, StoreError> {
+        let layout = self.layout.get();
+        retried!(self.pool, "find a row by its blob", link =>
+            blobs::find_blob_row(&mut link, &layout, partition, blob_id, &wanted))
+    }
+
+    async fn are_referenced(
+        &self,
+        partition: &PartitionId,
+        blob_ids: Vec<String>,
+    ) -> Result<Vec<bool>, StoreError> {
+        if blob_ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        retried!(self.pool, "look for references", link =>
+            blobs::are_referenced(&mut link, partition, &blob_ids))
+    }
+
     async fn begin_write(
         &self,
         wanted: LoadRequest,
@@ -262,8 +343,13 @@ impl Store for PostgresStore {
         let layout = self.layout.get();
         let (link, loaded) = self.begin(&wanted, &layout).await?;
         let timeout = self.config.query_timeout;
-        let txn = PostgresTxn::new(link, layout, timeout, turns, &wanted, &loaded);
+        let announcer = self.announcer().cloned();
+        let txn = PostgresTxn::new(link, layout, timeout, turns, announcer, &wanted, &loaded);
         Ok((Box::new(txn), loaded))
+    }
+
+    async fn holds(&self, job: Job) -> Result<bool, StoreError> {
+        self.side().holds(job).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {
@@ -291,4 +377,13 @@ impl PostgresStore {
             }
         }
     }
+}
+
+/// A name for this process that nobody had before.
+fn fresh_node() -> Result<NodeId, StoreError> {
+    let mut bytes = [0_u8; 16];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        StoreError::new(StoreErrorKind::Unavailable, "name this node").with_source(error)
+    })?;
+    Ok(NodeId::new(format!("{:032x}", u128::from_be_bytes(bytes))))
 }

@@ -70,29 +70,34 @@ pub(crate) async fn read_window(
     Ok(fill.window.finish(gate, exhausted))
 }
 
-/// The newest commit with a change that carries one of the values.
-pub(crate) async fn newest_change(
-    link: &mut Link,
-    partition: &PartitionId,
-    table: &str,
-    variable: &str,
-    values: &[String],
+/// Asks for the newest commit with a change that carries one of the values.
+pub(crate) fn newest<'a>(
+    partition: &'a PartitionId,
+    table: &'a str,
+    variable: &'a str,
+    values: &'a [String],
+) -> Step<'a> {
+    Step::new(
+        NEWEST,
+        vec![
+            Param::text(partition.as_str()),
+            Param::text(table),
+            Param::text(variable),
+            Param::texts(distinct(values)),
+        ],
+    )
+}
+
+/// The answer to [`newest`].
+pub(crate) fn only_newest(
+    rows: &[Row],
+    during: &'static str,
 ) -> Result<Option<CommitSeq>, StoreError> {
-    const DURING: &str = "find the newest change";
-    let params = vec![
-        Param::text(partition.as_str()),
-        Param::text(table),
-        Param::text(variable),
-        Param::texts(distinct(values)),
-    ];
-    let steps = vec![Step::new(NEWEST, params)];
-    let answers = link.transact(Mode::Read, steps, DURING).await?;
-    let row = answers[0].first();
-    let newest: Option<i64> = match row {
-        Some(row) => get(row, 0, DURING)?,
+    let newest: Option<i64> = match rows.first() {
+        Some(row) => get(row, 0, during)?,
         None => None,
     };
-    newest.map(|newest| place(newest, DURING)).transpose()
+    newest.map(|newest| place(newest, during)).transpose()
 }
 
 const NEWEST: &str = "SELECT max(n.newest) FROM unnest($4::text[]) AS v (value) \

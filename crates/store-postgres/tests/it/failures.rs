@@ -10,7 +10,8 @@ use std::{
 use tidewater_model::HorizonSeq;
 use tidewater_pgtest::Server;
 use tidewater_store::{
-    ActivityBatch, Finished, LoadRequest, SqlQuery, StorageCode, Store, StoreErrorKind,
+    ActivityBatch, Finished, LoadRequest, RowStreamRequest, ScopesTest, SqlQuery, StorageCode,
+    Store, StoreErrorKind,
     conformance::fixtures::{
         Draft, Item, NOTES, all_rows, epoch, filter, lock, page, partition, push_key, schema, seq,
         team_one, touch, whole_log, window,
@@ -77,6 +78,104 @@ async fn dropped_futures_leave_the_only_connection_usable() {
     while database.open_transactions() > 0 {
         tokio::task::yield_now().await;
     }
+}
+
+/// Streams that are given up at every point of their lives leave no transaction open.
+#[tokio::test]
+async fn dropped_streams_leave_no_transaction_open() {
+    let database = TestDatabase::new();
+    let store = database
+        .ready_with(|config| {
+            config.connections_max = 1;
+            config.streams_max = 1;
+        })
+        .await;
+    let draft = (0..200).fold(Draft::new("p", 1), |draft, row| draft.insert(&note(row)));
+    write(&store, [draft]).await;
+    let asked = RowStreamRequest {
+        partition: partition("p"),
+        table: NOTES,
+        filter: team_one(),
+        rows_max: 10,
+        bytes_max: 1 << 20,
+    };
+    let mut begun = 0;
+    for times in 1..12 {
+        let opened = store.stream_rows(asked.clone());
+        begun += u32::from(poll_times(opened, times).await);
+        let mut stream = store.stream_rows(asked.clone()).await.unwrap();
+        poll_times(stream.next(), times).await;
+        drop(stream);
+        let mut stream = store.stream_rows(asked.clone()).await.unwrap();
+        for _ in 0..times {
+            stream.next().await.unwrap();
+        }
+        drop(stream);
+        store.check().await.unwrap();
+    }
+    assert!(begun > 0, "some of them began");
+    // The last one ends its snapshot beside us.
+    while database.open_transactions() > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_stream_whose_connection_was_cut_is_not_taken_for_complete() {
+    let database = TestDatabase::new();
+    let store = database.ready().await;
+    let draft = (0..200).fold(Draft::new("p", 1), |draft, row| draft.insert(&note(row)));
+    write(&store, [draft]).await;
+    let asked = RowStreamRequest {
+        partition: partition("p"),
+        table: NOTES,
+        filter: team_one(),
+        rows_max: 10,
+        bytes_max: 1 << 20,
+    };
+    let mut stream = store.stream_rows(asked.clone()).await.unwrap();
+    stream.next().await.unwrap().unwrap();
+    database.run(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+         WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    );
+    let error = loop {
+        match stream.next().await {
+            Ok(piece) => assert!(piece.is_some_and(|piece| piece.has_more)),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind, StoreErrorKind::Unavailable);
+    let mut stream = store.stream_rows(asked).await.unwrap();
+    let mut rows = 0;
+    while let Some(piece) = stream.next().await.unwrap() {
+        rows += piece.rows().count();
+    }
+    assert_eq!(rows, 200);
+}
+
+/// More than a cursor gives at a time, and the wanted one among the last.
+#[tokio::test]
+async fn a_blob_that_many_rows_reference_is_found_by_the_one_that_is_wanted() {
+    let database = TestDatabase::new();
+    let store = database.ready().await;
+    let draft = (0..1_200).fold(Draft::new("p", 1), |draft, row| {
+        let team = if row == 1_150 { "t2" } else { "t1" };
+        draft.insert(&note(row).team(team).blobs(&["shared"]))
+    });
+    write(&store, [draft]).await;
+    let find = async |team: &'static str| {
+        let wanted = ScopesTest::new(move |_, scopes| scopes.value("team") == Some(team));
+        store
+            .find_blob_row(&partition("p"), "shared", wanted)
+            .await
+            .unwrap()
+    };
+    assert_eq!(&*find("t2").await.unwrap().row_id, "n1150");
+    assert_eq!(find("t3").await, None);
+    let nul = ["shared\0".to_owned(), "shared".to_owned()];
+    let referenced = store.are_referenced(&partition("p"), nul.to_vec()).await;
+    assert_eq!(referenced.unwrap(), [false, true]);
 }
 
 #[tokio::test]

@@ -103,7 +103,7 @@ async fn know_heads(txn: &mut Txn, commits: &[&CommitWrite]) -> Result<(), Store
     let mut answers = txn.fly(&steps, DURING).await?.rows(DURING)?;
     let gates = gate::gates(&answers.pop().unwrap_or_default(), DURING)?;
     for (partition, gate) in unknown.into_iter().zip(gates) {
-        txn.heads.insert(partition.clone(), gate.head);
+        txn.know_head(partition, gate.head);
     }
     Ok(())
 }

@@ -5,11 +5,12 @@ use std::collections::HashSet;
 use tidewater_model::{CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_store::{
     ActivityBatch, ClientKey, ClientRecord, PartitionRecord, PartitionTouch, StoreError,
+    signals::{NodeId, Signal},
 };
 use tokio_postgres::{Row, types::Type};
 
 use crate::{
-    clients,
+    announce, clients,
     error::{corrupt, get},
     gate::{self, place},
     link::{Link, Mode},
@@ -71,6 +72,7 @@ pub(crate) async fn rotate_epoch(
     partition: &PartitionId,
     epoch: &LogEpoch,
     at_ms: i64,
+    announcer: Option<&NodeId>,
 ) -> Result<PartitionRecord, StoreError> {
     const DURING: &str = "rotate an epoch";
     let name = || Param::text(partition.as_str());
@@ -79,6 +81,8 @@ pub(crate) async fn rotate_epoch(
     steps.push(Step::new(ROTATE, params));
     steps.push(Step::new(CLEAR_CLIENTS, vec![name()]));
     steps.push(Step::new(CLEAR_FAILURES, vec![name()]));
+    let partition = partition.clone();
+    steps.extend(announcer.map(|node| announce::step(node, [Signal::Registry { partition }])));
     steps.push(Step::new(FIND, vec![name()]));
     registered(link.transact(Mode::Write, steps, DURING).await?, DURING)
 }

@@ -6,15 +6,14 @@ use async_trait::async_trait;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
-    ActivityBatch, ClientKey, ClientRecord, LoadRequest, Loaded, PartitionRecord, PartitionTouch,
-    Job, Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan,
-    RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, Store, StoreError,
-    StoreErrorKind,
-    StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes, WriteTxn,
+    ActivityBatch, ClientKey, ClientRecord, Job, LoadRequest, Loaded, PartitionRecord,
+    PartitionTouch, Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey,
+    RowPage, RowScan, RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, Store,
+    StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest,
+    WriteLanes, WriteTxn,
     signals::{NodeId, Signals},
 };
 use tokio_postgres::types::Type;
-use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{
     blobs, clients,
@@ -44,7 +43,6 @@ pub struct PostgresStore {
     streams: Pool,
     node: NodeId,
     side: OnceLock<Arc<Side>>,
-    tls: MakeRustlsConnect,
 }
 
 impl PostgresStore {
@@ -54,13 +52,11 @@ impl PostgresStore {
     ///
     /// When the certificates to trust are not read.
     pub fn new(config: PostgresConfig) -> Result<Self, StoreError> {
-        let trust = config.direct.as_ref().map_or(&config.trust, |(_, trust)| trust);
         Ok(Self {
             pool: Pool::new(&config, config.connections_max)?,
             streams: Pool::new(&config, config.streams_max)?,
             node: fresh_node()?,
             side: OnceLock::new(),
-            tls: tls::connector(trust)?,
             layout: CurrentLayout::default(),
             lanes: Lanes::default(),
             config,
@@ -71,31 +67,45 @@ impl PostgresStore {
     pub fn close(&self) {
         self.pool.close();
         self.streams.close();
+        if let Some(side) = self.side.get() {
+            side.stop();
+        }
     }
 
     /// Signals to and from the other nodes of this database, over one more connection, which is
     /// made in the background of the runtime that this is called in.
-    pub fn signals(&self) -> Arc<dyn Signals> {
-        Arc::new(PostgresSignals {
+    ///
+    /// # Errors
+    ///
+    /// When the certificates to trust are not read.
+    pub fn signals(&self) -> Result<Arc<dyn Signals>, StoreError> {
+        Ok(Arc::new(PostgresSignals {
             node: self.node.clone(),
-            side: Arc::clone(self.side()),
-        })
+            side: Arc::clone(self.side()?),
+        }))
     }
 
     /// The connection for signals and locks, begun when it is first asked for.
-    fn side(&self) -> &Arc<Side> {
-        self.side.get_or_init(|| {
-            let config = &self.config;
-            let address = config.direct.as_ref().map(|(address, _)| address);
+    fn side(&self) -> Result<&Arc<Side>, StoreError> {
+        if let Some(side) = self.side.get() {
+            return Ok(side);
+        }
+        let config = &self.config;
+        let (address, trust) = match &config.direct {
+            Some((address, trust)) => (address, trust),
+            None => (&config.address, &config.trust),
+        };
+        let tls = tls::connector(trust)?;
+        Ok(self.side.get_or_init(|| {
             Arc::new(Side::start(SideConfig {
-                address: address.unwrap_or(&config.address).clone(),
-                tls: self.tls.clone(),
+                address: address.clone(),
+                tls,
                 node: self.node.clone(),
                 listens: config.announces,
                 keepalive: config.keepalive,
                 patience: config.checkout_timeout,
             }))
-        })
+        }))
     }
 
     /// Who announces commits, if anybody does.
@@ -349,7 +359,7 @@ impl Store for PostgresStore {
     }
 
     async fn holds(&self, job: Job) -> Result<bool, StoreError> {
-        self.side().holds(job).await
+        self.side()?.holds(job).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {

@@ -12,9 +12,11 @@ use tidewater_store::{
     ChangeWrite, Child, ChildQuestion, CommitWrite, Finished, IndexScan, LoadRequest, Loaded,
     RowPage, RowScan, SqlQuery, SqlValue, StoreError, StoreErrorKind, StoredRow, Violation,
     WriteTxn,
+    signals::{NodeId, Signal},
 };
 
 use crate::{
+    announce,
     apply::{self, apply_commits},
     candidates, gate,
     lanes::Turns,
@@ -31,6 +33,8 @@ pub(crate) struct Txn {
     link: Link,
     /// Heads of the partitions that are locked.
     pub(crate) heads: HashMap<PartitionId, CommitSeq>,
+    /// What they were when they were locked.
+    pub(crate) heads_before: HashMap<PartitionId, CommitSeq>,
     stage: Stage,
 }
 
@@ -55,6 +59,24 @@ impl Txn {
             return self.link.fly_after(UNSTAGE, steps, during).await;
         }
         self.link.fly(steps, during).await
+    }
+
+    /// Remembers the head of a partition that was just locked, or is locked already.
+    pub(crate) fn know_head(&mut self, partition: &PartitionId, head: CommitSeq) {
+        self.heads.insert(partition.clone(), head);
+        let before = self.heads_before.entry(partition.clone());
+        before.or_insert(head);
+    }
+
+    /// What the transaction has appended to logs.
+    fn appended(&self) -> Vec<Signal> {
+        let moved = self.heads.iter().filter(|(partition, head)| {
+            let before = self.heads_before.get(*partition);
+            before.is_none_or(|before| before < *head)
+        });
+        moved
+            .map(|(partition, head)| announce::commits(partition, *head))
+            .collect()
     }
 
     /// Whether the savepoint of candidate rows is open.
@@ -109,6 +131,8 @@ pub(crate) struct PostgresTxn {
     txn: Option<Txn>,
     layout: Arc<Layout>,
     query_timeout: Duration,
+    /// Who announces what was committed.
+    announcer: Option<NodeId>,
     /// Given back after the link.
     _turns: Turns,
 }
@@ -120,12 +144,14 @@ impl PostgresTxn {
         layout: Arc<Layout>,
         query_timeout: Duration,
         turns: Turns,
+        announcer: Option<NodeId>,
         wanted: &LoadRequest,
         loaded: &Loaded,
     ) -> Self {
         let mut txn = Txn {
             link,
             heads: HashMap::new(),
+            heads_before: HashMap::new(),
             stage: Stage::None,
         };
         remember_heads(&mut txn, wanted, loaded);
@@ -133,6 +159,7 @@ impl PostgresTxn {
             txn: Some(txn),
             layout,
             query_timeout,
+            announcer,
             _turns: turns,
         }
     }
@@ -163,7 +190,7 @@ impl PostgresTxn {
 
 fn remember_heads(txn: &mut Txn, wanted: &LoadRequest, loaded: &Loaded) {
     for (partition, gate) in wanted.partitions.iter().zip(&loaded.gates) {
-        txn.heads.insert(partition.clone(), gate.head);
+        txn.know_head(partition, gate.head);
     }
 }
 
@@ -255,6 +282,12 @@ impl WriteTxn for PostgresTxn {
         let mut steps = Vec::new();
         if txn.stage == Stage::TakenBack {
             steps.push(Step::command(UNSTAGE));
+        }
+        let appended = txn.appended();
+        if let Some(node) = &self.announcer
+            && !appended.is_empty()
+        {
+            steps.push(announce::step(node, appended));
         }
         txn.link.commit(steps, DURING).await?;
         Ok(Finished::Committed)

@@ -4,9 +4,11 @@
 
 mod conformance;
 mod failures;
+mod jobs;
 mod migration;
 mod plans;
 mod reference;
 mod round_trips;
+mod signals;
 mod support;
 mod volume;

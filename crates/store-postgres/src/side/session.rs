@@ -203,9 +203,11 @@ async fn prepare(client: &Client, config: &SideConfig) -> Result<String, Error> 
     let limit = "SELECT set_config(name, $1, false) FROM pg_settings \
                  WHERE name = 'idle_session_timeout'";
     client.query_typed(limit, &[silence]).await?;
-    let rows = client
-        .query_typed(&format!("SELECT {CHANNEL}"), &[])
-        .await?;
+    let name = "SELECT set_config('application_name', \
+                current_setting('application_name') || ' signals', false)";
+    client.query_typed(name, &[]).await?;
+    let channel = format!("SELECT {CHANNEL}");
+    let rows = client.query_typed(&channel, &[]).await?;
     let channel: String = match rows.first() {
         Some(row) => row.try_get(0)?,
         None => String::new(),

@@ -84,7 +84,7 @@ fn note(number: u64) -> Item {
 
 /// The sessions that listen.
 const LISTENERS: &str = "FROM pg_stat_activity WHERE datname = current_database() \
-    AND pid <> pg_backend_pid() AND query LIKE 'SELECT pg_notify%'";
+    AND application_name LIKE '% signals'";
 
 #[tokio::test]
 async fn commits_are_announced_once_when_they_are_durable_and_to_the_others_only() {
@@ -230,7 +230,7 @@ async fn signals_may_have_an_address_of_their_own() {
         })
         .await;
     let node = Node::of(store).await;
-    let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'direct'";
+    let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'direct signals'";
     assert_eq!(database.number(count), 1);
     node.signals.close().await;
     drop(node);

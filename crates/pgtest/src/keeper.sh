@@ -44,6 +44,9 @@ start() {
 stop() {
     "$bin/pg_ctl" -D "$folder/data" -m immediate -w -t 60 stop >>"$folder/log" 2>&1
 }
+halt() {
+    "$bin/pg_ctl" -D "$folder/data" -m fast -w -t 60 stop >>"$folder/log" 2>&1
+}
 
 start
 echo "ok $folder"
@@ -53,6 +56,18 @@ while read -r order; do
     restart)
         stop
         start
+        ;;
+    recover)
+        # What is to be recovered must say enough: once more with a log that does.
+        echo "wal_level = replica" >>"$folder/data/postgresql.conf"
+        halt
+        start
+        halt
+        echo "restore_command = 'false'" >>"$folder/data/postgresql.conf"
+        touch "$folder/data/recovery.signal"
+        start
+        "$bin/psql" -X -q -A -t -h "$folder" -U postgres -d postgres \
+            -c "SELECT pg_promote()" >>"$folder/log" 2>&1
         ;;
     esac
     echo "ok $order"

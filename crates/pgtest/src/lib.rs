@@ -106,13 +106,18 @@ impl Server {
     ///
     /// When the server does not.
     pub fn database(&self) -> Database<'_> {
+        self.create("")
+    }
+
+    fn create(&self, rest: &str) -> Database<'_> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let database = Database {
             server: self,
             name: format!("test_{number}"),
         };
-        self.run("postgres", &format!("CREATE DATABASE {}", database.name));
+        let sql = format!("CREATE DATABASE {} {rest}", database.name);
+        self.run("postgres", &sql);
         database
     }
 
@@ -132,6 +137,16 @@ impl Server {
     /// When it does not.
     pub fn crash(&self) {
         self.order("stop");
+    }
+
+    /// Stops the server, has it recover as one that was restored does, and begin a new timeline
+    /// with that. Nothing is lost.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come back.
+    pub fn recover(&self) {
+        self.order("recover");
     }
 
     fn order(&self, order: &str) {
@@ -178,6 +193,16 @@ impl Server {
         text.trim_end_matches('\n').to_owned()
     }
 
+    fn disconnect(&self, database: &str) {
+        self.run(
+            "postgres",
+            &format!(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity \
+                 WHERE datname = '{database}'"
+            ),
+        );
+    }
+
     /// Where a database is, as a URL.
     pub fn url(&self, database: &str) -> String {
         let folder = self.folder.replace('/', "%2F");
@@ -219,7 +244,35 @@ pub struct Database<'s> {
     name: String,
 }
 
-impl Database<'_> {
+impl<'s> Database<'s> {
+    /// Another database with all that is in this one. Connections to this one are closed: nobody
+    /// may use what is copied.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be copied.
+    pub fn copy(&self) -> Self {
+        self.server.disconnect(&self.name);
+        self.server
+            .create(&format!("TEMPLATE {} STRATEGY file_copy", self.name))
+    }
+
+    /// Puts what is in another database in the place of this one. Connections to both are closed.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be copied.
+    pub fn replace_with(&self, other: &Database<'_>) {
+        self.server.disconnect(&other.name);
+        let (name, other) = (&self.name, &other.name);
+        self.server
+            .run("postgres", &format!("DROP DATABASE {name} WITH (FORCE)"));
+        self.server.run(
+            "postgres",
+            &format!("CREATE DATABASE {name} TEMPLATE {other} STRATEGY file_copy"),
+        );
+    }
+
     /// Its URL.
     pub fn url(&self) -> String {
         self.server.url(&self.name)

@@ -41,6 +41,11 @@ pub struct PostgresConfig {
     /// How often to find out whether the one connection for signals and locks is there. It is
     /// beside `connections_max`, and opened when it is first needed.
     pub keepalive: Duration,
+    /// Whether a database is served that shows signs of having been restored.
+    pub accept_restored: bool,
+    /// Whether a new timeline of the cluster, or another cluster, is no sign of a restore: where
+    /// every standby that may take over is synchronous, nothing is lost with it.
+    pub accept_new_timelines: bool,
 }
 
 /// A text that names no database.
@@ -105,6 +110,8 @@ impl PostgresConfig {
             prepared_statements: true,
             announces: true,
             keepalive: KEEPALIVE_DEFAULT,
+            accept_restored: false,
+            accept_new_timelines: false,
         })
     }
 

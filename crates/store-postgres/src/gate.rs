@@ -9,6 +9,7 @@ use tokio_postgres::Row;
 
 use crate::{
     error::{corrupt, get},
+    guard,
     params::{Param, Step},
 };
 
@@ -31,6 +32,11 @@ fn names<'a>(partitions: &[&'a PartitionId]) -> Param<'a> {
     Param::texts(partitions.iter().map(|name| name.as_str()).collect())
 }
 
+/// The same, with the timeline that the lock is taken on.
+const LOCK_WITH_TIMELINE: &str = "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8) \
+    FROM sync_partitions WHERE partition = ANY ($1::text[]) \
+    ORDER BY partition COLLATE \"C\" FOR UPDATE";
+
 /// Reads the gates of partitions.
 pub(crate) fn read<'a>(partitions: &[&'a PartitionId]) -> Step<'a> {
     Step::new(GATES, vec![names(partitions)])
@@ -42,6 +48,29 @@ pub(crate) fn lock<'a>(partitions: &[&'a PartitionId]) -> [Step<'a>; 2] {
         Step::new(CREATE, vec![names(partitions)]),
         Step::new(LOCK, vec![names(partitions)]),
     ]
+}
+
+/// The same as [`lock`], with an answer for [`check_timeline`].
+pub(crate) fn lock_with_timeline<'a>(partitions: &[&'a PartitionId]) -> [Step<'a>; 2] {
+    [
+        Step::new(CREATE, vec![names(partitions)]),
+        Step::new(LOCK_WITH_TIMELINE, vec![names(partitions)]),
+    ]
+}
+
+/// Refuses to go on where the lock was taken on another timeline than `expected`.
+pub(crate) fn check_timeline(
+    locked: &[Row],
+    expected: &str,
+    during: &'static str,
+) -> Result<(), StoreError> {
+    for row in locked {
+        let timeline: &str = get(row, 0, during)?;
+        if timeline != expected {
+            return Err(guard::left_behind(timeline, expected, during));
+        }
+    }
+    Ok(())
 }
 
 /// Gates from the rows of [`read`].

@@ -2,8 +2,8 @@
 //!
 //! Names, columns, keys and indexes are those of the reference (§2.4), so that either server
 //! finds what the other wrote. We add `sync_row_scopes_by_row` where an older one lacks it, the
-//! scopes of a tombstone with an index by place, `sync_reactions_by_status`, and
-//! `sync_client_failures`.
+//! scopes of a tombstone with an index by place, `sync_reactions_by_status`,
+//! `sync_client_failures` and `sync_restore_guard`.
 //!
 //! Texts are compared byte by byte. In databases of the reference they are compared as the
 //! database says; a migration changes that, which rebuilds the indexes and leaves the rows.
@@ -25,6 +25,9 @@ impl Table {
         self.create.replace("TEXT", "TEXT COLLATE \"C\"")
     }
 }
+
+/// Says where the database is: see `guard`.
+pub(crate) const RESTORE_GUARD: &str = "sync_restore_guard";
 
 /// Every table of the server.
 pub(crate) const TABLES: &[Table] = &[
@@ -196,6 +199,16 @@ pub(crate) const TABLES: &[Table] = &[
             schema_version BIGINT NOT NULL, \
             layouts TEXT NOT NULL DEFAULT '{}')",
         added: &[("layouts", "TEXT NOT NULL DEFAULT '{}'")],
+        indexes: &[],
+    },
+    Table {
+        name: RESTORE_GUARD,
+        create: "CREATE TABLE sync_restore_guard (\
+            id INTEGER PRIMARY KEY CHECK (id = 1), \
+            database_id TEXT NOT NULL, \
+            written_by BIGINT NOT NULL, database_oid BIGINT NOT NULL, \
+            cluster_id TEXT, timeline TEXT)",
+        added: &[],
         indexes: &[],
     },
 ];

@@ -12,6 +12,8 @@ use crate::statements::TableSql;
 pub(crate) struct Layout {
     /// Its tables, in the order of the schema.
     pub(crate) tables: Vec<TableLayout>,
+    /// The timeline of the cluster that writes are made on, if that matters.
+    pub(crate) timeline: Option<String>,
 }
 
 impl Layout {

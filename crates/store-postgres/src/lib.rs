@@ -25,6 +25,7 @@ mod dialect;
 mod driver;
 mod error;
 mod gate;
+mod guard;
 mod indexes;
 mod infrastructure;
 mod lanes;
@@ -47,6 +48,7 @@ mod store;
 mod stream;
 mod tls;
 mod typed;
+mod verify;
 mod window;
 mod writer;
 

@@ -21,8 +21,8 @@ use crate::{
     app_table::{self, PRIMARY_KEY},
     catalog::{Catalog, TableInfo},
     error::{corrupt, get},
-    indexes,
-    infrastructure::TABLES,
+    guard, indexes,
+    infrastructure::{RESTORE_GUARD, TABLES},
     layout::{Layout, TableLayout},
     link::{Link, Mode},
     params,
@@ -93,6 +93,7 @@ fn layout(schema: &Arc<Schema>, catalog: &Catalog) -> Result<Layout, StoreError>
     });
     Ok(Layout {
         tables: tables.collect::<Result<_, StoreError>>()?,
+        timeline: None,
     })
 }
 
@@ -184,7 +185,12 @@ impl Planner<'_> {
         for table in TABLES {
             let info = self.catalog.find(table.name);
             match info {
-                None => self.sql(table.create()),
+                None => {
+                    self.sql(table.create());
+                    if table.name == RESTORE_GUARD {
+                        self.sql(guard::IDENTIFY);
+                    }
+                }
                 Some(info) => {
                     for (column, rest) in table.added {
                         if info.column(column).is_none() {

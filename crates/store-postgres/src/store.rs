@@ -19,6 +19,7 @@ use crate::{
     blobs, clients,
     config::PostgresConfig,
     error::get,
+    guard,
     lanes::Lanes,
     layout::CurrentLayout,
     link::{Link, Mode, Pool, retried},
@@ -29,7 +30,7 @@ use crate::{
     scan::scan_rows,
     side::{Side, SideConfig},
     signals::PostgresSignals,
-    stream, tls, window,
+    stream, tls, verify, window,
     writer::{self, PostgresTxn},
 };
 
@@ -129,6 +130,28 @@ impl PostgresStore {
         let steps = retried!(self.pool, DURING, link => migrate::plan(&mut link, schema))?;
         Ok(steps.iter().map(ToString::to_string).collect())
     }
+
+    /// Takes the database for what is served from here on, whatever its history. It is prepared
+    /// with [`PostgresConfig::accept_restored`] before.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn adopt(&self) -> Result<(), StoreError> {
+        let accept_timelines = self.config.accept_new_timelines;
+        retried!(self.pool, "adopt the database", link =>
+            guard::adopt(&mut link, accept_timelines))
+    }
+
+    /// What in the database does not agree with the rest of it, a sentence each. Reads all of it.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer.
+    pub async fn verify(&self) -> Result<Vec<String>, StoreError> {
+        let layout = self.layout.get();
+        retried!(self.pool, "verify the database", link => verify::verify(&mut link, &layout))
+    }
 }
 
 #[async_trait]
@@ -140,7 +163,10 @@ impl Store for PostgresStore {
             tracing::info!("synchronous_commit is off in the database and on for our commits");
             self.pool.ask_for_durability();
         }
-        self.layout.replace(Arc::new(prepared.layout));
+        let mut layout = prepared.layout;
+        layout.timeline = retried!(self.pool, DURING, link => guard::check(
+            &mut link, self.config.accept_restored, self.config.accept_new_timelines))?;
+        self.layout.replace(Arc::new(layout));
         Ok(())
     }
 

@@ -109,11 +109,21 @@ pub(crate) async fn begin(
 ) -> Result<Loaded, StoreError> {
     let questions = Questions::new(wanted);
     let mut steps = vec![link.begin(Mode::Write)];
-    steps.extend(lock_steps(wanted));
+    let timeline = layout.timeline.as_deref();
+    match timeline {
+        Some(_) if !wanted.partitions.is_empty() => {
+            let partitions: Vec<&PartitionId> = wanted.partitions.iter().collect();
+            steps.extend(gate::lock_with_timeline(&partitions));
+        }
+        _ => steps.extend(lock_steps(wanted)),
+    }
     let before = steps.len();
     steps.extend(questions.steps(layout));
     let answers = link.fly(&steps, BEGIN).await?;
     let mut answers = answers.rows(BEGIN)?;
+    if let (Some(timeline), Some(locked)) = (timeline, answers[..before].get(2)) {
+        gate::check_timeline(locked, timeline, BEGIN)?;
+    }
     questions.read(answers.split_off(before))
 }
 

@@ -4,6 +4,7 @@
 
 mod conformance;
 mod failures;
+mod guard;
 mod jobs;
 mod migration;
 mod plans;

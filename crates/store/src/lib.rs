@@ -19,6 +19,7 @@ pub mod json;
 pub mod memory;
 pub mod outcome;
 mod records;
+pub mod signals;
 mod store;
 mod stream;
 mod txn;
@@ -34,7 +35,7 @@ pub use records::{
     PushKey, PushResultRecord, PushStatus, ReactionRecord, ReactionStatus, ReactionWrite,
     ResultRecord, RetentionInputs, RowKey, RowState, StoredResult, StoredRow, Tombstone,
 };
-pub use store::{Lane, Store, WriteLanes};
+pub use store::{Job, Lane, Store, WriteLanes};
 pub use stream::{RowPieces, RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest};
 pub use txn::{Finished, LoadRequest, Loaded, Violation, WriteTxn};
 pub use window::{

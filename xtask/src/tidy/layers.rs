@@ -62,11 +62,12 @@ const LAYERS: &[(&str, &[&str])] = &[
             "model",
         ],
     ),
+    ("pgtest", &[]),
     ("xtask", &[]),
 ];
 
 /// What tests may use on top, in any crate.
-const FOR_TESTS: &[&str] = &["testkit"];
+const FOR_TESTS: &[&str] = &["testkit", "pgtest"];
 
 /// Crates that do no I/O, whatever they are built from.
 const PURE: &[&str] = &["model", "wire", "schema"];

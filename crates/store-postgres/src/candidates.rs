@@ -16,6 +16,7 @@ use crate::{
     params::{Param, Step},
     scopes::ScopesReader,
     successor,
+    typed::is_null,
     writer::Txn,
 };
 
@@ -43,18 +44,16 @@ pub(crate) async fn scan_index(
         Param::text(&from),
         Param::count(scan.limit),
     ];
+    let mut nulls = Vec::with_capacity(columns.len());
     for (at, value) in columns.iter().zip(&scan.values) {
-        match sent(&table.columns[*at], value) {
+        let sent = sent(&table.columns[*at], value);
+        nulls.push(matches!(sent, Sent::Null));
+        match sent {
             Sent::Null => {}
             Sent::Value(param) => params.push(param),
             Sent::Impossible => return Ok(Vec::new()),
         }
     }
-    let nulls: Vec<bool> = scan
-        .values
-        .iter()
-        .map(|value| matches!(value, SqlValue::Null))
-        .collect();
     let steps = [Step::new(sql.text(&nulls), params)];
     let answers = txn.fly(&steps, DURING).await?.rows(DURING)?;
     let mut reader = ScopesReader::default();
@@ -77,6 +76,9 @@ enum Sent<'a> {
 fn sent<'a>(column: &Column, value: &'a SqlValue) -> Sent<'a> {
     Sent::Value(match (column.kind, value) {
         (_, SqlValue::Null) => return Sent::Null,
+        (ColumnType::Float, SqlValue::Real(number)) if is_null(*number, column.nullable) => {
+            return Sent::Null;
+        }
         (ColumnType::Integer, SqlValue::Integer(number)) => Param::integer(*number),
         (ColumnType::Boolean, SqlValue::Integer(number @ (0 | 1))) => {
             Param::new(*number == 1, Type::BOOL)

@@ -49,22 +49,34 @@ pub(crate) fn conversion(kind: ColumnType) -> &'static str {
     }
 }
 
+/// NaN is NULL where there may be one, as in the databases that know no NaN: what a rule sees and
+/// what is unique must not depend on where the rows are kept.
+pub(crate) fn is_null(number: f64, nullable: bool) -> bool {
+    nullable && number.is_nan()
+}
+
 /// The values of one column, row by row.
 pub(crate) enum TypedColumn<'a> {
     Texts(Vec<Option<Cow<'a, str>>>),
     Integers(Vec<Option<i64>>),
-    Floats(Vec<Option<f64>>),
+    Floats {
+        list: Vec<Option<f64>>,
+        nullable: bool,
+    },
     Booleans(Vec<Option<bool>>),
     Bytes(Vec<Option<&'a [u8]>>),
 }
 
 impl<'a> TypedColumn<'a> {
-    pub(crate) fn new(kind: ColumnType) -> Self {
-        match kind {
+    pub(crate) fn new(column: &Column) -> Self {
+        match column.kind {
             ColumnType::String | ColumnType::Json | ColumnType::BlobRef => Self::Texts(Vec::new()),
             ColumnType::Integer => Self::Integers(Vec::new()),
             ColumnType::Boolean => Self::Booleans(Vec::new()),
-            ColumnType::Float => Self::Floats(Vec::new()),
+            ColumnType::Float => Self::Floats {
+                list: Vec::new(),
+                nullable: column.nullable,
+            },
             ColumnType::Bytes | ColumnType::Crdt => Self::Bytes(Vec::new()),
         }
     }
@@ -79,7 +91,7 @@ impl<'a> TypedColumn<'a> {
         match (self, value) {
             (Self::Texts(list), None) => list.push(None),
             (Self::Integers(list), None) => list.push(None),
-            (Self::Floats(list), None) => list.push(None),
+            (Self::Floats { list, .. }, None) => list.push(None),
             (Self::Booleans(list), None) => list.push(None),
             (Self::Bytes(list), None) => list.push(None),
             (Self::Texts(list), Some(Value::String(text) | Value::BlobRef(text))) => {
@@ -89,7 +101,9 @@ impl<'a> TypedColumn<'a> {
                 list.push(is_held(text).then_some(Cow::Borrowed(text)));
             }
             (Self::Integers(list), Some(Value::Integer(number))) => list.push(Some(number)),
-            (Self::Floats(list), Some(Value::Float(number))) => list.push(Some(number)),
+            (Self::Floats { list, nullable }, Some(Value::Float(number))) => {
+                list.push(Some(number).filter(|number| !is_null(*number, *nullable)));
+            }
             (Self::Booleans(list), Some(Value::Boolean(value))) => list.push(Some(value)),
             (Self::Bytes(list), Some(Value::Bytes(bytes) | Value::Crdt(bytes))) => {
                 list.push(Some(bytes));
@@ -102,7 +116,7 @@ impl<'a> TypedColumn<'a> {
         match self {
             Self::Texts(list) => Param::texts_or_null(list),
             Self::Integers(list) => Param::integers_or_null(list),
-            Self::Floats(list) => Param::new(list, Type::FLOAT8_ARRAY),
+            Self::Floats { list, .. } => Param::new(list, Type::FLOAT8_ARRAY),
             Self::Booleans(list) => Param::new(list, Type::BOOL_ARRAY),
             Self::Bytes(list) => Param::bytes(list),
         }
@@ -111,8 +125,8 @@ impl<'a> TypedColumn<'a> {
 
 /// The columns of a table at some positions, for rows to come.
 pub(crate) fn columns<'a>(columns: &[Column], positions: &[usize]) -> Vec<TypedColumn<'a>> {
-    let kinds = positions.iter().map(|at| columns[*at].kind);
-    kinds.map(TypedColumn::new).collect()
+    let columns = positions.iter().map(|at| &columns[*at]);
+    columns.map(TypedColumn::new).collect()
 }
 
 /// Whether PostgreSQL takes a JSON text.

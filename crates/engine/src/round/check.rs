@@ -7,7 +7,17 @@ use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::ClientRecord;
 use tidewater_wire::{Pull, PushCommit, RequestParts, Subscription, WireVersion};
 
-use crate::{Identity, RoundError, partition::PartitionState, scope};
+use crate::{Identity, RoundError, partition::PartitionState, pull, scope};
+
+/// Whether a request knows of another epoch, or of a later place in the log. Then nothing is
+/// decided before the database was asked: there may be other nodes.
+pub(super) fn knows_more(request: &RequestParts, state: &PartitionState) -> bool {
+    let epoch = request.header.log_epoch.as_ref();
+    let differs =
+        epoch.is_some_and(|epoch| epoch.as_bytes() != state.log_epoch.as_str().as_bytes());
+    let pull = request.pull.as_ref();
+    differs || pull.is_some_and(|pull| pull::furthest(&pull.subscriptions) > state.head)
+}
 
 /// Compares log epochs; `true` means the client must reset (§2.1).
 pub(super) fn epoch(request: &RequestParts, state: &PartitionState) -> Result<bool, RoundError> {

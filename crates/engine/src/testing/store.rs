@@ -4,7 +4,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -13,11 +13,11 @@ use parking_lot::Mutex;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
-    ActivityBatch, ClientRecord, LoadRequest, Loaded, MemoryStore, PartitionRecord, PartitionTouch,
-    Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan,
-    RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, Store, StoreError,
-    StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes,
-    WriteTxn,
+    ActivityBatch, ClientRecord, Job, LoadRequest, Loaded, MemoryStore, PartitionRecord,
+    PartitionTouch, Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey,
+    RowPage, RowScan, RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, Store,
+    StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest,
+    WriteLanes, WriteTxn,
 };
 use tokio::sync::Semaphore;
 
@@ -27,6 +27,8 @@ type Act = Box<dyn FnOnce(MemoryStore) -> Pin<Box<dyn Future<Output = ()> + Send
 #[derive(Default)]
 pub(crate) struct ProbedStore {
     inner: MemoryStore,
+    /// Whether another node has every job.
+    pub(crate) jobs_taken: AtomicBool,
     reads: AtomicU64,
     writes_fail: AtomicU64,
     streams: AtomicU64,
@@ -307,6 +309,10 @@ impl Store for ProbedStore {
         wanted: LoadRequest,
     ) -> Result<(Box<dyn WriteTxn>, Loaded), StoreError> {
         self.inner.begin_write(wanted).await
+    }
+
+    async fn holds(&self, job: Job) -> Result<bool, StoreError> {
+        Ok(!self.jobs_taken.load(Ordering::SeqCst) && self.inner.holds(job).await?)
     }
 
     async fn check(&self) -> Result<(), StoreError> {

@@ -148,10 +148,7 @@ impl<'a> Follower<'a> {
         match signal {
             Signal::Commits { partition, up_to } => commits(self.engine, &partition, up_to),
             Signal::Registry { partition } => {
-                // An epoch that is not the one that was known also ends what was gathered; whoever
-                // reads it next finds that out.
                 self.engine.partitions.forget(&partition);
-                self.engine.activity.forget(&partition);
             }
             Signal::Anything => {
                 self.asks = true;

@@ -45,11 +45,19 @@ impl From<&PartitionRecord> for PartitionState {
 pub(crate) struct Partitions(Mutex<States>);
 
 struct States {
-    known: LruCache<PartitionId, PartitionState>,
+    known: LruCache<PartitionId, Known>,
+    /// Grows when everything that is known may not be true any more.
+    age: u64,
     /// The partitions that are being read from the database.
     reading: BTreeMap<PartitionId, Reading>,
     /// Whether we would hear of it if another node changed something.
     is_told: bool,
+}
+
+struct Known {
+    state: PartitionState,
+    /// When it was known to be true; from an earlier age it is only good for comparison.
+    age: u64,
 }
 
 /// What happens to a partition while its state is being read.
@@ -66,6 +74,7 @@ impl Default for Partitions {
     fn default() -> Self {
         Self(Mutex::new(States {
             known: LruCache::new(PARTITIONS_MAX),
+            age: 1,
             reading: BTreeMap::new(),
             is_told: true,
         }))
@@ -79,21 +88,22 @@ impl Partitions {
         engine: &Engine,
         partition: &PartitionId,
     ) -> Result<PartitionState, StoreError> {
-        let (found, is_told) = {
+        let (is_known, current) = {
             let mut states = self.0.lock();
-            (states.known.get(partition).cloned(), states.is_told)
+            let current = states.current(partition).filter(|_| states.is_told);
+            (states.known.contains(partition), current)
         };
-        let Some(state) = found else {
+        if !is_known {
             let read = register(engine, partition);
             return self.read(engine, partition, read).await;
-        };
+        }
         engine
             .activity
             .touch(partition, engine.parts.clock.now_ms());
-        if is_told {
-            return Ok(state);
+        match current {
+            Some(state) => Ok(state),
+            None => self.look_again(engine, partition).await,
         }
-        self.look_again(engine, partition).await
     }
 
     /// The state as the database has it now: for whoever has seen more than this node has.
@@ -113,21 +123,21 @@ impl Partitions {
 
     /// The state as it is known now.
     pub(crate) fn find(&self, partition: &PartitionId) -> Option<PartitionState> {
-        self.0.lock().known.get(partition).cloned()
+        self.0.lock().current(partition)
     }
 
     /// Replaces the state: after a rotation.
     pub(crate) fn set(&self, state: PartitionState) {
         let mut states = self.0.lock();
         states.spoil(&state.partition);
-        states.known.put(state.partition.clone(), state);
+        states.put(state);
     }
 
     /// Raises the head after a commit became durable, here or elsewhere.
     pub(crate) fn advance_head(&self, partition: &PartitionId, head: CommitSeq) {
         let mut states = self.0.lock();
-        if let Some(state) = states.known.get_mut(partition) {
-            state.head = state.head.max(head);
+        if let Some(known) = states.known.get_mut(partition) {
+            known.state.head = known.state.head.max(head);
         }
         if let Some(reading) = states.reading.get_mut(partition) {
             reading.head = reading.head.max(head);
@@ -136,8 +146,8 @@ impl Partitions {
 
     /// Raises the horizon after pruning.
     pub(crate) fn advance_horizon(&self, partition: &PartitionId, horizon: HorizonSeq) {
-        if let Some(state) = self.0.lock().known.get_mut(partition) {
-            state.horizon = state.horizon.max(horizon);
+        if let Some(known) = self.0.lock().known.get_mut(partition) {
+            known.state.horizon = known.state.horizon.max(horizon);
         }
     }
 
@@ -145,14 +155,16 @@ impl Partitions {
     pub(crate) fn forget(&self, partition: &PartitionId) {
         let mut states = self.0.lock();
         states.spoil(partition);
-        states.known.pop(partition);
+        if let Some(known) = states.known.peek_mut(partition) {
+            known.age = 0;
+        }
     }
 
     /// Forgets every partition. From here on we are told of what other nodes do.
     pub(crate) fn forget_all(&self) {
         let mut states = self.0.lock();
         states.is_told = true;
-        states.known.clear();
+        states.age += 1;
         for reading in states.reading.values_mut() {
             reading.is_spoiled = true;
         }
@@ -180,14 +192,14 @@ impl Partitions {
                 return Ok(read);
             }
             read.head = read.head.max(reading.head);
-            if let Some(known) = states.known.peek(partition) {
-                is_rotated = known.log_epoch != read.log_epoch;
+            if let Some(Known { state, .. }) = states.known.peek(partition) {
+                is_rotated = state.log_epoch != read.log_epoch;
                 if !is_rotated {
-                    read.head = read.head.max(known.head);
-                    read.horizon = read.horizon.max(known.horizon);
+                    read.head = read.head.max(state.head);
+                    read.horizon = read.horizon.max(state.horizon);
                 }
             }
-            states.known.put(partition.clone(), read.clone());
+            states.put(read.clone());
         }
         if is_rotated {
             // Another node did that, and with the epoch everything starts anew.
@@ -207,6 +219,17 @@ async fn register(engine: &Engine, partition: &PartitionId) -> Result<PartitionR
 }
 
 impl States {
+    fn current(&mut self, partition: &PartitionId) -> Option<PartitionState> {
+        let known = self.known.get(partition)?;
+        (known.age == self.age).then(|| known.state.clone())
+    }
+
+    fn put(&mut self, state: PartitionState) {
+        let age = self.age;
+        let partition = state.partition.clone();
+        self.known.put(partition, Known { state, age });
+    }
+
     fn spoil(&mut self, partition: &PartitionId) {
         if let Some(reading) = self.reading.get_mut(partition) {
             reading.is_spoiled = true;

@@ -7,6 +7,7 @@ mod assemble;
 mod backup;
 mod bulk;
 mod config;
+mod database;
 mod epoch;
 mod manage;
 mod migrate;
@@ -15,6 +16,7 @@ mod quickstart;
 mod run;
 mod schema;
 mod telemetry;
+mod verify;
 mod wire;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -60,6 +62,8 @@ enum Command {
     Epoch(epoch::EpochCommand),
     /// Brings the database to the schema, or shows what that would take.
     Migrate(migrate::MigrateOptions),
+    /// Checks that a PostgreSQL database agrees with itself, beside servers that go on.
+    Verify(verify::VerifyOptions),
     /// Drives load at a running server and checks what it answers.
     Load(Box<tidewater_loadgen::Args>),
     /// Looks at configuration.
@@ -141,6 +145,7 @@ fn main() -> ExitCode {
         Command::Restore(options) => backup::restore(&options),
         Command::Epoch(command) => epoch::run(&command),
         Command::Migrate(options) => migrate::run(&options),
+        Command::Verify(options) => verify::run(&options),
         Command::Load(args) => load(*args),
         Command::Config(ConfigCommand::Check { file }) => check_config(&file),
         Command::Schema(SchemaCommand::Check { file, config }) => {

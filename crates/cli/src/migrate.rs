@@ -2,18 +2,20 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use anyhow::Context as _;
 use clap::Args;
-use tidewater_store::Store as _;
-use tidewater_store_sqlite::SqliteStore;
 
-use crate::{Failure, assemble, backup::check_kind, config::Config, run, schema};
+use crate::{
+    Failure,
+    config::Config,
+    database::{self, OperatedDatabase},
+    run, schema,
+};
 
 /// `migrate`
 #[derive(Args, Debug)]
 #[command(group(clap::ArgGroup::new("what").required(true).args(["plan", "apply"])))]
 pub(crate) struct MigrateOptions {
-    /// The configuration file of the server, which must not be running.
+    /// The configuration file of the server, which must not be running on a SQLite file.
     #[arg(long, value_name = "FILE", env = "TIDEWATER_CONFIG")]
     config: PathBuf,
     /// Prints the steps, one a line, and changes nothing. No line: nothing is to be done.
@@ -27,16 +29,15 @@ pub(crate) struct MigrateOptions {
 /// Shows the steps and, if it is asked to, carries them out.
 pub(crate) fn run(options: &MigrateOptions) -> Result<(), Failure> {
     let config = Config::load(&options.config).map_err(Failure::Wrong)?;
-    check_kind(&config).map_err(Failure::Wrong)?;
+    database::check_exists(&config).map_err(Failure::Wrong)?;
     let schema = Arc::new(schema::of(&config).map_err(Failure::Wrong)?);
     run::runtime()?.block_on(async {
-        let store =
-            SqliteStore::open(assemble::sqlite_config(&config)).context("open the database")?;
-        let steps = store.plan_migration(&schema).await?;
+        let database = OperatedDatabase::open(&config, false)?;
+        let steps = database.plan_migration(&schema).await?;
         if options.apply {
-            store.prepare(&schema).await?;
+            database.store().prepare(&schema).await?;
         }
-        store.close();
+        database.close();
         let lines: String = steps.iter().map(|step| format!("{step}\n")).collect();
         run::print(&lines)?;
         Ok(())

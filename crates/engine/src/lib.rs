@@ -16,6 +16,7 @@ mod error;
 mod event;
 mod flight;
 mod hooks;
+mod nodes;
 mod partition;
 mod ports;
 mod pull;

@@ -73,7 +73,12 @@ pub(crate) async fn answer(
 ) -> Result<RoundBody, RoundError> {
     let request = Request::decode(&bytes)?.into_parts();
     let version = request.version;
-    let state = engine.partitions.touch(engine, &identity.partition).await?;
+    let mut state = engine.partitions.touch(engine, &identity.partition).await?;
+    if check::knows_more(&request, &state) {
+        // Another node has told it, and has not told us yet; or it is from another timeline.
+        let partition = &identity.partition;
+        state = engine.partitions.look_again(engine, partition).await?;
+    }
     let reset = check::epoch(&request, &state)?;
     if request.header.schema_version != engine.schema().version() {
         return header_only(engine, version, &state, true, reset);

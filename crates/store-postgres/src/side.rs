@@ -14,7 +14,6 @@
 //! [`SignalEvent::Interrupted`]: tidewater_store::signals::SignalEvent::Interrupted
 //! [`SignalEvent::Resumed`]: tidewater_store::signals::SignalEvent::Resumed
 
-mod outbox;
 mod pieces;
 mod session;
 
@@ -25,7 +24,7 @@ use std::{sync::Arc, time::Duration};
 
 use tidewater_store::{
     Job, StoreError, StoreErrorKind,
-    signals::{NodeId, SignalStream, Subscribers},
+    signals::{NodeId, Outbox, SignalStream, Subscribers},
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -34,10 +33,7 @@ use tokio::{
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use self::{
-    outbox::Outbox,
-    session::{Ended, Session},
-};
+use self::session::{Ended, Session};
 
 /// The connection of one node, or the attempts to have it.
 #[derive(Debug)]

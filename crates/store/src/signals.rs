@@ -13,6 +13,7 @@
 
 mod codec;
 mod memory;
+mod outbox;
 mod queue;
 mod roster;
 
@@ -25,6 +26,7 @@ use tidewater_model::{ActorId, CommitSeq, PartitionId};
 pub use self::{
     codec::{SIGNAL_BYTES_MAX, decode, encode},
     memory::MemoryNetwork,
+    outbox::{Batch, Outbox},
     queue::{SignalStream, Subscribers},
     roster::{Heard, Roster},
 };

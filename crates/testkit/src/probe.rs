@@ -14,7 +14,7 @@ use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite, Finished,
-    IndexScan, Lane, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
+    IndexScan, Job, Lane, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
     ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
     RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, SqlQuery, SqlValue, Store,
     StoreError, StoredResult, StoredRow, TableScan, Violation, Window, WindowRequest, WriteLanes,
@@ -236,6 +236,10 @@ impl Store for ProbedStore {
             probe: Arc::clone(&self.probe),
         };
         Ok((Box::new(txn), self.probe.look_all(loaded)))
+    }
+
+    async fn holds(&self, job: Job) -> Result<bool, StoreError> {
+        self.inner.holds(job).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {

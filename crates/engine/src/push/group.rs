@@ -296,7 +296,12 @@ impl<'a> Group<'a> {
     fn check_gate(&mut self, job: &Job) -> Result<(), RoundError> {
         let running = self.engine.schema().version();
         let gate = self.gate_mut(&job.identity.partition);
-        crate::partition::check_gate(gate, &job.log_epoch, running)
+        let checked = crate::partition::check_gate(gate, &job.log_epoch, running);
+        if checked.is_err() {
+            // Another node has rotated the epoch: the next round learns of it.
+            self.engine.partitions.forget(&job.identity.partition);
+        }
+        checked
     }
 
     fn check_client(&self, job: &Job) -> Result<(), RoundError> {

@@ -4,7 +4,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
-    ActivityBatch, ClientRecord, Lane, LoadRequest, Loaded, MemoryStore, PartitionRecord,
+    ActivityBatch, ClientRecord, Job, Lane, LoadRequest, Loaded, MemoryStore, PartitionRecord,
     PartitionTouch, Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey,
     RowPage, RowScan, RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, Store,
     StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest,
@@ -27,6 +27,8 @@ type Act = Box<dyn FnOnce(MemoryStore) -> Pin<Box<dyn Future<Output = ()> + Send
 #[derive(Default)]
 pub(crate) struct ProbedStore {
     inner: MemoryStore,
+    /// Whether another node has every job.
+    pub(crate) jobs_taken: AtomicBool,
     reads: AtomicU64,
     writes_fail: AtomicU64,
     streams: AtomicU64,
@@ -318,6 +320,10 @@ impl Store for ProbedStore {
         wanted: LoadRequest,
     ) -> Result<(Box<dyn WriteTxn>, Loaded), StoreError> {
         self.inner.begin_write(wanted).await
+    }
+
+    async fn holds(&self, job: Job) -> Result<bool, StoreError> {
+        Ok(!self.jobs_taken.load(Ordering::SeqCst) && self.inner.holds(job).await?)
     }
 
     async fn check(&self) -> Result<(), StoreError> {

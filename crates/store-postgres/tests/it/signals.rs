@@ -139,7 +139,7 @@ async fn signals_arrive_whole_in_their_order_and_each_of_them() {
     let database = TestDatabase::new();
     let [a, mut b] = [Node::join(&database).await, Node::join(&database).await];
     let large: Vec<u8> = (0..40_000_u32)
-        .map(|at| at.to_le_bytes()[at as usize % 2])
+        .map(|at| at.to_le_bytes()[usize::from(at % 2 == 1)])
         .collect();
     let refresh = |actor: Option<&str>| Signal::RefreshScopes {
         partition: partition("p"),

@@ -15,7 +15,7 @@ use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite, Finished,
-    IndexScan, Lane, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
+    IndexScan, Job, Lane, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
     ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
     RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, SqlQuery, SqlValue, Store,
     StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Violation, Window,
@@ -354,6 +354,10 @@ impl Store for WatchedStore {
         let (txn, loaded) = self.inner.begin_write(wanted).await?;
         self.watch.call("begin", When::After)?;
         Ok((self.watched(txn), loaded))
+    }
+
+    async fn holds(&self, job: Job) -> Result<bool, StoreError> {
+        self.inner.holds(job).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {

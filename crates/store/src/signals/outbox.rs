@@ -1,4 +1,5 @@
-//! What waits to be sent to the other nodes.
+//! What waits to be sent to the other nodes: for those who implement
+//! [`Signals`](super::Signals).
 
 use std::collections::VecDeque;
 
@@ -11,8 +12,9 @@ const BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Bytes that are sent together.
 const BATCH_BYTES: usize = 256 * 1024;
 
+/// Texts that wait to be sent.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
+pub struct Outbox {
     state: Mutex<State>,
     woken: Notify,
 }
@@ -26,14 +28,16 @@ struct State {
 
 /// What is to be sent together.
 #[derive(Debug, Default, Eq, PartialEq)]
-pub(super) struct Batch {
+pub struct Batch {
     /// Whether something before it was dropped.
-    pub(super) dropped: bool,
-    pub(super) texts: Vec<String>,
+    pub dropped: bool,
+    /// The texts, in their order.
+    pub texts: Vec<String>,
 }
 
 impl Outbox {
-    pub(super) fn push(&self, text: String) {
+    /// Adds a text.
+    pub fn push(&self, text: String) {
         let mut state = self.state.lock();
         if state.bytes + text.len() > BYTES_MAX {
             *state = State {
@@ -49,7 +53,7 @@ impl Outbox {
     }
 
     /// Waits until there is something to send.
-    pub(super) async fn wait(&self) {
+    pub async fn wait(&self) {
         loop {
             let woken = self.woken.notified();
             if !self.is_empty() {
@@ -65,7 +69,7 @@ impl Outbox {
     }
 
     /// Takes what can be sent together; `None` when there is nothing.
-    pub(super) fn take(&self) -> Option<Batch> {
+    pub fn take(&self) -> Option<Batch> {
         let mut state = self.state.lock();
         let mut batch = Batch {
             dropped: std::mem::take(&mut state.dropped),
@@ -83,7 +87,7 @@ impl Outbox {
     }
 
     /// Remembers that a batch may not have been sent.
-    pub(super) fn dropped(&self) {
+    pub fn dropped(&self) {
         self.state.lock().dropped = true;
     }
 }

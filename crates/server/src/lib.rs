@@ -18,6 +18,7 @@ mod encoding;
 mod error;
 mod health;
 mod quota;
+mod realtime;
 mod reply;
 mod router;
 mod scopes;
@@ -32,7 +33,7 @@ pub use auth::{
     AuthError, Authenticator, AuthenticatorChain, BearerTokens, RequestHead, StaticToken,
     TokenError, TrustedHeader,
 };
-pub use config::{ConnectionConfig, PROGRESS_BYTES_MIN, ServerConfig};
+pub use config::{ConnectionConfig, PROGRESS_BYTES_MIN, RealtimeConfig, ServerConfig};
 pub use console::{Console, ConsoleAccess};
 pub use ipnet::IpNet;
 pub use router::router;

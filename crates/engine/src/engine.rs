@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tidewater_model::PartitionId;
+use tidewater_model::{ClientId, PartitionId};
 use tidewater_objects::MemorySegments;
 use tidewater_schema::Schema;
 use tidewater_store::{PartitionRecord, Pruned, Store, StoreError};
@@ -11,11 +11,11 @@ use tokio::sync::broadcast;
 
 use crate::{
     Clock, CommitEvent, EngineConfig, Hooks, Identity, Ids, Retention, RoundBody, RoundError,
-    ScopeResolver, SegmentGrant,
+    ScopeResolver, SegmentGrant, Session,
     activity::Activity,
     partition::{PartitionState, Partitions},
     push::lane::Lanes,
-    retention, round, segments,
+    realtime, retention, round, segments,
 };
 
 /// What an engine is made of.
@@ -81,6 +81,15 @@ impl Engine {
         request: Bytes,
     ) -> Result<RoundBody, RoundError> {
         round::answer(self, identity, request).await
+    }
+
+    /// Opens a realtime connection of a client (§8.1).
+    pub async fn connect(
+        self: &Arc<Self>,
+        identity: Identity,
+        client: ClientId,
+    ) -> Result<Session, RoundError> {
+        realtime::connect(self, identity, client).await
     }
 
     /// Authorizes the download of a segment for the scopes it is asked for (§5.5).

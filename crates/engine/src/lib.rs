@@ -17,6 +17,7 @@ mod partition;
 mod ports;
 mod pull;
 mod push;
+mod realtime;
 mod retention;
 mod round;
 mod scope;
@@ -37,5 +38,6 @@ pub use hooks::{
 pub use ports::{
     Clock, Identity, Ids, RandomIds, ResolveError, ResolveRequest, ScopeResolver, SystemClock,
 };
+pub use realtime::{CloseReason, HubConfig, Outgoing, RealtimeStats, Session};
 pub use round::RoundBody;
 pub use segments::SegmentGrant;

@@ -8,7 +8,7 @@
 //! have left, a failure travels inside the response as an ERROR frame.
 
 mod body;
-mod check;
+pub(crate) mod check;
 
 use std::sync::Arc;
 

@@ -20,6 +20,7 @@ mod health;
 mod quota;
 mod realtime;
 mod reply;
+mod round_log;
 mod router;
 mod scopes;
 mod secret;

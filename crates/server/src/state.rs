@@ -1,14 +1,6 @@
 //! What the handlers of one server share.
 
-use std::{
-    fmt,
-    future::Future,
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{fmt, future::Future, net::SocketAddr, sync::Arc};
 
 use axum::{extract::ConnectInfo, http::request::Parts};
 use http::HeaderMap;
@@ -17,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::{
     AuthError, Authenticator, Console, RequestHead, ServerConfig, encoding::Coding,
-    error::ApiError, quota::Quota,
+    error::ApiError, quota::Quota, realtime::Realtime,
 };
 
 /// One engine behind HTTP: what [`crate::router`] and [`crate::serve`] work with.
@@ -28,9 +20,20 @@ pub struct Server {
     pub(crate) connections: Arc<Quota>,
     pub(crate) rounds: Arc<Quota>,
     pub(crate) buffered_bytes: Arc<Quota>,
+    pub(crate) realtime: Realtime,
     authenticator: Arc<dyn Authenticator>,
-    draining: AtomicBool,
-    drained: watch::Sender<bool>,
+    stage: watch::Sender<Stage>,
+}
+
+/// How far a server is on its way.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Stage {
+    /// It takes what comes.
+    Serving,
+    /// What was begun is to end.
+    Draining,
+    /// What has not ended is cut off.
+    Ended,
 }
 
 /// How much of each bounded amount is in use now.
@@ -42,6 +45,12 @@ pub struct Usage {
     pub rounds: usize,
     /// Bytes of request bodies.
     pub buffered_bytes: usize,
+    /// Open sockets of the realtime channel.
+    pub sockets: usize,
+    /// Sockets that were cut off because their peer did not read, up to now.
+    pub sockets_stuck: u64,
+    /// Sockets that were given up because their peer was gone, up to now.
+    pub sockets_dead: u64,
 }
 
 impl Server {
@@ -57,10 +66,10 @@ impl Server {
             connections: Quota::new(config.connections.connections_max),
             rounds: Quota::new(config.rounds_max),
             buffered_bytes: Quota::new(config.buffered_bytes_max),
+            realtime: Realtime::new(&config.realtime),
             config,
             authenticator,
-            draining: AtomicBool::new(false),
-            drained: watch::Sender::new(false),
+            stage: watch::Sender::new(Stage::Serving),
         }
     }
 
@@ -78,29 +87,51 @@ impl Server {
 
     /// How much of each bounded amount is in use now.
     pub fn usage(&self) -> Usage {
+        let (sockets_stuck, sockets_dead) = self.realtime.cut();
         Usage {
             connections: self.connections.used(),
             rounds: self.rounds.used(),
             buffered_bytes: self.buffered_bytes.used(),
+            sockets: self.realtime.sockets(),
+            sockets_stuck,
+            sockets_dead,
         }
     }
 
-    /// From now on the server says that it is not ready, and endless responses end.
+    /// From now on the server says that it is not ready, endless responses end, and sockets are
+    /// told to come back elsewhere, one after the other.
     pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
-        self.drained.send_replace(true);
+        self.advance(Stage::Draining);
+    }
+
+    /// What has not ended by itself is cut off.
+    pub(crate) fn end(&self) {
+        self.advance(Stage::Ended);
+    }
+
+    fn advance(&self, to: Stage) {
+        self.stage.send_if_modified(|stage| {
+            let is_later = *stage < to;
+            *stage = to.max(*stage);
+            is_later
+        });
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
+        *self.stage.borrow() >= Stage::Draining
+    }
+
+    /// How far the server is, now and later.
+    pub(crate) fn stages(&self) -> watch::Receiver<Stage> {
+        self.stage.subscribe()
     }
 
     /// Ends when the server begins to drain.
     pub(crate) fn drain_begun(&self) -> impl Future<Output = ()> + Send + 'static {
-        let mut drained = self.drained.subscribe();
+        let mut stages = self.stages();
         async move {
             // An error means that the server is gone, which ends things as well.
-            let _ = drained.wait_for(|drained| *drained).await;
+            let _ = stages.wait_for(|stage| *stage >= Stage::Draining).await;
         }
     }
 

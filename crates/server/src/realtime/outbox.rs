@@ -27,11 +27,6 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Bytes that wait.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
@@ -154,7 +149,7 @@ mod tests {
         let mut expected = vec![0x81, 2, b'h', b'i', 0x82, 126, 1, 45, 1];
         expected.extend([7; 300]);
         expected.extend([0x89, 0, 0x88, 5, 0x03, 0xe9, b'b', b'y', b'e']);
-        assert_eq!(outbox.len(), expected.len());
+        assert_eq!(outbox.len, expected.len());
         let mut written = Vec::new();
         while let Some(piece) = outbox.pieces.front() {
             written.push(piece[0]);

@@ -63,6 +63,15 @@ fn is_of(identity: &Identity, partition: &PartitionId, actor: &ActorId) -> bool 
     identity.actor == *actor && identity.partition == *partition
 }
 
+/// A name that nobody can guess.
+pub(crate) fn fresh_name() -> Result<String, getrandom::Error> {
+    let mut bytes = [0; NAME_BYTES];
+    getrandom::fill(&mut bytes)?;
+    Ok(hex::encode(bytes))
+}
+
+/// 192 bits.
+const NAME_BYTES: usize = 24;
 /// Tickets at once. Each lives for seconds.
 const TICKETS_MAX: usize = 16_384;
 /// Tickets of one actor at once.

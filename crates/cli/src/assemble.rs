@@ -39,6 +39,7 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<Plan> {
     let scopes = ConfigScopes::new(config.scopes.actors.clone(), config.scopes.claims.clone());
     check_scopes(&scopes, &schema)?;
     check_sizes(config)?;
+    check_realtime(config)?;
     let rules = check_rules(config, &schema)?;
     Ok(Plan {
         schema: Arc::new(schema),
@@ -104,6 +105,35 @@ fn check_sizes(config: &Config) -> anyhow::Result<()> {
          would be applied twice while its first copy is still in the log"
     );
     Ok(())
+}
+
+fn check_realtime(config: &Config) -> anyhow::Result<()> {
+    let realtime = &config.realtime;
+    ensure!(
+        !realtime.heartbeat.is_zero() && realtime.heartbeat < realtime.idle_timeout,
+        "realtime.idle_timeout is not longer than realtime.heartbeat: every socket would be given up"
+    );
+    ensure!(
+        realtime.drain_spread < config.server.drain_timeout || realtime.drain_spread.is_zero(),
+        "realtime.drain_spread is not shorter than server.drain_timeout: sockets would be cut off"
+    );
+    ensure!(
+        realtime
+            .allowed_origins
+            .iter()
+            .all(|origin| is_origin(origin)),
+        "realtime.allowed_origins: an origin is a scheme and a host, like https://app.example.com, \
+         or * for any"
+    );
+    Ok(())
+}
+
+/// Whether a browser could send this.
+fn is_origin(text: &str) -> bool {
+    let host = text
+        .strip_prefix("https://")
+        .or_else(|| text.strip_prefix("http://"));
+    text == "*" || host.is_some_and(|host| !host.is_empty() && !host.contains('/'))
 }
 
 /// How clients are authenticated.
@@ -224,7 +254,7 @@ impl Plan {
         let mut server = Server::new(
             Arc::clone(&engine),
             self.authenticator,
-            config.server.to_server(),
+            config.server.to_server(&config.realtime),
         );
         if let Some(access) = self.console {
             server = server.with_console(Console::new(engine, access));
@@ -268,6 +298,7 @@ fn engine_config(config: &Config) -> EngineConfig {
         },
         outcome_age_ms: milliseconds(config.retention.outcome_age),
         hook_timeout: engine.hook_timeout,
+        hub: config.realtime.to_hub(),
         ..EngineConfig::default()
     }
 }

@@ -8,6 +8,7 @@
 //! wherever it is used.
 
 mod overrides;
+mod realtime;
 
 use std::{
     collections::BTreeMap,
@@ -24,11 +25,14 @@ use tidewater_model::limits;
 use tidewater_rules::RulesConfig;
 use tidewater_server::{ConnectionConfig, IpNet, ScopeTable, Secret, ServerConfig};
 
+pub(crate) use self::realtime::RealtimeSection;
+
 /// Everything an operator can set.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
     pub(crate) server: ServerSection,
+    pub(crate) realtime: RealtimeSection,
     pub(crate) store: StoreSection,
     pub(crate) schema: SchemaSection,
     pub(crate) auth: AuthSection,
@@ -85,7 +89,7 @@ impl Default for ServerSection {
 
 impl ServerSection {
     /// As the server takes it.
-    pub(crate) fn to_server(&self) -> ServerConfig {
+    pub(crate) fn to_server(&self, realtime: &RealtimeSection) -> ServerConfig {
         ServerConfig {
             request_bytes_max: bytes(self.request_bytes_max),
             buffered_bytes_max: bytes(self.buffered_bytes_max),
@@ -99,6 +103,7 @@ impl ServerSection {
                 write_timeout: self.write_timeout,
                 drain_timeout: self.drain_timeout,
             },
+            realtime: realtime.to_server(),
         }
     }
 }

@@ -6,6 +6,7 @@
 mod assemble;
 mod bulk;
 mod config;
+mod descriptors;
 mod quickstart;
 mod run;
 mod schema;

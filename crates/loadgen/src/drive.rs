@@ -47,6 +47,7 @@ pub(crate) struct Phase {
 /// What a phase measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
+    pub(crate) began: Instant,
     pub(crate) elapsed: Duration,
     pub(crate) tallies: BTreeMap<OperationKind, Tally>,
     pub(crate) errors: BTreeMap<String, u64>,
@@ -98,6 +99,7 @@ pub(crate) async fn run_phase<W: Worker>(
     let machine_after = machine_cpu()?;
     let (tallies, errors) = recorder.take().finish();
     let measured = Measured {
+        began: started,
         elapsed,
         tallies,
         errors,

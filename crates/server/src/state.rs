@@ -109,6 +109,13 @@ impl Server {
         self.advance(Stage::Ended);
     }
 
+    /// Cuts every socket off and waits until it is gone. No new one is agreed to: this is how a
+    /// host that mounts [`crate::router`] ends what is left after [`Server::drain`].
+    pub async fn end_sockets(&self) {
+        self.end();
+        self.realtime.finish().await;
+    }
+
     fn advance(&self, to: Stage) {
         self.stage.send_if_modified(|stage| {
             let is_later = *stage < to;

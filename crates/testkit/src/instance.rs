@@ -15,7 +15,7 @@ use tidewater_engine::{Engine, EngineParts, Hooks, Retention};
 use tidewater_model::{CommitSeq, HorizonSeq, LogEpoch, PartitionId, limits};
 use tidewater_objects::MemorySegments;
 use tidewater_schema::{Schema, TableIndex};
-use tidewater_server::{Server, router};
+use tidewater_server::{Server, Usage, router};
 use tidewater_store::{PartitionRecord, RowRef, TableScan};
 use tidewater_wire::row::decode_row;
 use tokio::sync::RwLock;
@@ -70,6 +70,7 @@ struct Live {
     database: Arc<Mutex<Database>>,
     schema: Arc<Schema>,
     engine: Arc<Engine>,
+    server: Arc<Server>,
     router: Router,
 }
 
@@ -172,6 +173,17 @@ impl Instance {
     /// The engine that runs now.
     pub async fn engine(&self) -> Arc<Engine> {
         Arc::clone(&self.live.read().await.engine)
+    }
+
+    /// What the server has in use now.
+    pub async fn usage(&self) -> Usage {
+        self.live.read().await.server.usage()
+    }
+
+    /// Ends every socket, and lets no new one be opened until the server is restarted.
+    pub async fn end_sockets(&self) {
+        let server = Arc::clone(&self.live.read().await.server);
+        server.end_sockets().await;
     }
 
     /// The schema served now.
@@ -291,6 +303,7 @@ impl Instance {
         change: impl FnOnce(&mut Database) -> Result<()> + Send + 'static,
     ) -> Result<Arc<Engine>> {
         let mut live = self.live.write().await;
+        live.server.end_sockets().await;
         live.engine.close().await?;
         let database = Arc::clone(&live.database);
         blocking(move || change(&mut database.lock())).await?;
@@ -326,11 +339,13 @@ impl Surroundings {
         .await?;
         let authenticator = Arc::new(NameIsToken::new(self.partition.clone()));
         let server = Server::new(Arc::clone(&engine), authenticator, self.limits.server());
-        let router = router(Arc::new(server));
+        let server = Arc::new(server);
+        let router = router(Arc::clone(&server));
         Ok(Live {
             database,
             schema,
             engine,
+            server,
             router,
         })
     }

@@ -24,10 +24,11 @@ pub(super) async fn run(args: &SocketArgs) -> anyhow::Result<RunReport> {
     let sockets = args.receivers.sockets;
     let common = receiver::spread(&args.common, sockets)?;
     let setup = Setup::new(&common, &args.table, &args.fill, None)?;
+    let read_server = || common.server_pid.map(Usage::read).transpose();
+    let at_start = read_server()?;
     prepare(&setup).await?;
     let listeners = receiver::prepare(&setup, &args.receivers, common.clients, sockets).await?;
     tokio::time::sleep(common.warmup).await;
-    let read_server = || common.server_pid.map(Usage::read).transpose();
     let before = read_server()?;
     let machine_before = machine_cpu()?;
     let opened = receiver::open(&listeners, None).await?;
@@ -58,11 +59,16 @@ pub(super) async fn run(args: &SocketArgs) -> anyhow::Result<RunReport> {
     fan_out::add_deltas(&mut measured, &arrived, &pushed);
     let mut report = RunReport::new("sockets", &setup, &measured, checked, problems);
     report.parameters.insert("sockets", sockets.to_string());
-    if let (Some(before), Some(after)) = (before, after) {
-        let grown = after.rss_kib.saturating_sub(before.rss_kib);
-        let each = crate::report::to_f64(grown) / f64::from(sockets);
-        let figure = format!("{each:.1}");
-        report.parameters.insert("kib_per_socket", figure);
+    if let (Some(at_start), Some(before), Some(after)) = (at_start, before, after) {
+        let mut figure = |name, since: Usage| {
+            let grown = after.rss_kib.saturating_sub(since.rss_kib);
+            let each = crate::report::to_f64(grown) / f64::from(sockets);
+            report.parameters.insert(name, format!("{each:.1}"));
+        };
+        // What was freed by then is used again, so this is too little, and the other, with all
+        // that was done to prepare, too much.
+        figure("kib_per_socket", before);
+        figure("kib_per_socket_since_start", at_start);
     }
     Ok(report)
 }

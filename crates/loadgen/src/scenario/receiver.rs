@@ -291,3 +291,6 @@ pub(super) fn expected(setup: &Setup, acks: &super::Acks, every_list: bool) -> E
 
 /// When each commit was pushed, by partition.
 pub(super) type Pushed = BTreeMap<i64, Instant>;
+
+#[cfg(test)]
+mod tests;

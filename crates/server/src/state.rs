@@ -8,7 +8,7 @@ use tidewater_engine::{Engine, Identity};
 use tokio::sync::watch;
 
 use crate::{
-    AuthError, Authenticator, Console, RequestHead, ServerConfig, encoding::Coding,
+    AuthError, Authenticator, Console, RequestHead, Secret, ServerConfig, encoding::Coding,
     error::ApiError, quota::Quota, realtime::Realtime,
 };
 
@@ -17,6 +17,7 @@ pub struct Server {
     pub(crate) engine: Arc<Engine>,
     pub(crate) config: ServerConfig,
     pub(crate) console: Option<Arc<Console>>,
+    pub(crate) admin_token: Option<Secret>,
     pub(crate) connections: Arc<Quota>,
     pub(crate) rounds: Arc<Quota>,
     pub(crate) buffered_bytes: Arc<Quota>,
@@ -63,6 +64,7 @@ impl Server {
         Self {
             engine,
             console: None,
+            admin_token: None,
             connections: Quota::new(config.connections.connections_max),
             rounds: Quota::new(config.rounds_max),
             buffered_bytes: Quota::new(config.buffered_bytes_max),
@@ -77,6 +79,13 @@ impl Server {
     #[must_use]
     pub fn with_console(mut self, console: Arc<Console>) -> Self {
         self.console = Some(console);
+        self
+    }
+
+    /// Adds the operator's routes, for whoever sends this token as `Authorization: Bearer`.
+    #[must_use]
+    pub fn with_admin_token(mut self, token: Secret) -> Self {
+        self.admin_token = Some(token);
         self
     }
 

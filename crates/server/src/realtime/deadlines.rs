@@ -3,12 +3,11 @@
 //! One timer for all of it: the earliest deadline is armed, and what is due is found out when it
 //! fires. Late by a little is fine for each of them.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use tidewater_engine::Identity;
 use tokio::time::Instant;
 
-use crate::{PROGRESS_BYTES_MIN, RealtimeConfig, Server};
+use crate::{PROGRESS_BYTES_MIN, RealtimeConfig};
 
 /// What is due.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -61,25 +60,29 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    /// Begins now.
-    pub(crate) fn new(server: &Arc<Server>, identity: &Identity) -> Self {
-        let config: &RealtimeConfig = &server.config.realtime;
+    /// Begins now, which is `now_ms` by the engine's clock.
+    pub(crate) fn new(
+        config: &RealtimeConfig,
+        body_timeout: Duration,
+        expires_at_ms: Option<i64>,
+        now_ms: i64,
+    ) -> Self {
         let now = Instant::now();
-        let now_ms = server.engine.clock().now_ms();
-        let left = identity.expires_at_ms.map(|expires_at_ms| {
-            Duration::from_millis(u64::try_from(expires_at_ms - now_ms).unwrap_or_default())
+        let left = expires_at_ms.map(|expires_at_ms| {
+            let left_ms = expires_at_ms.saturating_sub(now_ms);
+            Duration::from_millis(u64::try_from(left_ms).unwrap_or_default())
         });
         Self {
             heartbeat: config.heartbeat,
             idle_timeout: config.idle_timeout,
             write_timeout: config.write_timeout,
-            body_timeout: server.config.body_timeout,
+            body_timeout,
             next_beat: now + config.heartbeat,
             heard: now,
             // Sockets that were opened together must not come back together.
             aged: later(now, config.age_max.mul_f64(0.9 + 0.1 * fastrand::f64())),
             drained: None,
-            expires_at_ms: identity.expires_at_ms,
+            expires_at_ms,
             expires: left.and_then(|left| later(now, left)),
             writing: None,
             reading: None,
@@ -202,11 +205,11 @@ impl Deadlines {
         self.round = None;
     }
 
-    /// The server goes away: everybody gets a turn, in a time that grows with their number.
-    pub(crate) fn drain(&mut self, server: &Server) {
-        let sockets = u32::try_from(server.realtime.sockets()).unwrap_or(u32::MAX);
-        let spread = DRAIN_PER_SOCKET.saturating_mul(sockets);
-        let spread = spread.min(server.config.realtime.drain_spread);
+    /// The server goes away: everybody of so many gets a turn, in a time that grows with their
+    /// number up to `spread_max`.
+    pub(crate) fn drain(&mut self, sockets: usize, spread_max: Duration) {
+        let sockets = u32::try_from(sockets).unwrap_or(u32::MAX);
+        let spread = DRAIN_PER_SOCKET.saturating_mul(sockets).min(spread_max);
         self.drained = later(Instant::now(), spread.mul_f64(fastrand::f64()));
     }
 
@@ -242,3 +245,136 @@ const ROUND_SILENCE_MAX: Duration = Duration::from_secs(10);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// At this pace sockets are told to come back.
 const DRAIN_PER_SOCKET: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn deadlines(expires_at_ms: Option<i64>) -> Deadlines {
+        let config = RealtimeConfig {
+            heartbeat: 30 * SECOND,
+            idle_timeout: 75 * SECOND,
+            write_timeout: 20 * SECOND,
+            age_max: 1_000 * SECOND,
+            ..RealtimeConfig::default()
+        };
+        Deadlines::new(&config, 10 * SECOND, expires_at_ms, 0)
+    }
+
+    /// What becomes due, and when, while nothing happens for so long.
+    async fn wait(deadlines: &mut Deadlines, seconds: u32) -> Vec<(u64, Due)> {
+        let begun = Instant::now();
+        let mut due = Vec::new();
+        loop {
+            let next = deadlines.next();
+            if next > begun + seconds * SECOND {
+                tokio::time::sleep_until(begun + seconds * SECOND).await;
+                return due;
+            }
+            tokio::time::sleep_until(next).await;
+            while let Some(what) = deadlines.due(0) {
+                due.push((begun.elapsed().as_secs(), what));
+                if matches!(what, Due::Dead | Due::Stuck | Due::Closed) {
+                    return due;
+                }
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_peer_is_asked_twice_and_given_up() {
+        let mut deadlines = deadlines(None);
+        let expected = [(30, Due::Heartbeat), (60, Due::Heartbeat), (90, Due::Dead)];
+        assert_eq!(wait(&mut deadlines, 200).await, expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_answers_stays() {
+        let mut deadlines = deadlines(None);
+        for _ in 0..10 {
+            assert_eq!(wait(&mut deadlines, 30).await, [(30, Due::Heartbeat)]);
+            deadlines.read(6, false);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_byte_now_and_then_is_no_progress() {
+        let mut deadlines = deadlines(None);
+        deadlines.waiting();
+        for _ in 0..4 {
+            deadlines.written(1, false);
+            wait(&mut deadlines, 4).await;
+        }
+        assert_eq!(wait(&mut deadlines, 10).await, [(4, Due::Stuck)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_peer_that_takes_a_decent_amount_stays_and_counts_as_there() {
+        let mut deadlines = deadlines(None);
+        deadlines.waiting();
+        for _ in 0..10 {
+            deadlines.written(PROGRESS_BYTES_MIN, false);
+            let due = wait(&mut deadlines, 20).await;
+            assert!(due.iter().all(|(_, due)| *due == Due::Heartbeat), "{due:?}");
+        }
+        deadlines.written(1, true);
+        deadlines.waiting();
+        assert_eq!(
+            wait(&mut deadlines, 25).await.last(),
+            Some(&(20, Due::Stuck))
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_round_says_every_ten_seconds_that_it_goes_on() {
+        let mut deadlines = deadlines(None);
+        deadlines.round_begun();
+        let expected = [(10, Due::RoundSilent), (20, Due::RoundSilent)];
+        assert_eq!(wait(&mut deadlines, 25).await, expected);
+        deadlines.round_moved();
+        assert_eq!(wait(&mut deadlines, 4).await, []);
+        deadlines.round_ended();
+        assert_eq!(wait(&mut deadlines, 20).await, [(1, Due::Heartbeat)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_begun_must_go_on() {
+        let mut deadlines = deadlines(None);
+        deadlines.read(PROGRESS_BYTES_MIN, true);
+        assert_eq!(wait(&mut deadlines, 15).await, []);
+        assert_eq!(wait(&mut deadlines, 6).await, [(5, Due::Unfinished)]);
+        deadlines.read(10, true);
+        deadlines.read(10, false);
+        assert_eq!(wait(&mut deadlines, 11).await, [(9, Due::Heartbeat)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn credentials_expire_by_the_engines_clock() {
+        let mut deadlines = deadlines(Some(5_000));
+        // That clock stands still.
+        let due = wait(&mut deadlines, 60).await;
+        assert!(due.iter().all(|(_, due)| *due == Due::Heartbeat), "{due:?}");
+        assert_eq!(deadlines.due(4_999), None);
+        assert_eq!(deadlines.due(5_000), Some(Due::Expired));
+        deadlines.closing();
+        assert_eq!(wait(&mut deadlines, 10).await, [(5, Due::Closed)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_sockets_leave_at_once_and_many_over_the_whole_time() {
+        let mut longest = Duration::ZERO;
+        for _ in 0..200 {
+            let begun = Instant::now();
+            let mut few = deadlines(None);
+            few.drain(10, 5 * SECOND);
+            assert!(few.next() <= begun + Duration::from_millis(10));
+            let mut many = deadlines(None);
+            many.drain(100_000, 5 * SECOND);
+            longest = longest.max(many.next() - begun);
+            assert!(longest <= 5 * SECOND);
+        }
+        assert!(longest > 4 * SECOND);
+    }
+}

@@ -120,7 +120,12 @@ impl Running {
             server.config.request_bytes_max,
             Arc::clone(&server.buffered_bytes),
         );
-        let deadlines = Deadlines::new(&server, &identity);
+        let deadlines = Deadlines::new(
+            &server.config.realtime,
+            server.config.body_timeout,
+            identity.expires_at_ms,
+            server.engine.clock().now_ms(),
+        );
         Self {
             server,
             session: Some(session),
@@ -228,7 +233,7 @@ impl Running {
                 self.stage = stage;
                 match stage {
                     Stage::Serving => {}
-                    Stage::Draining => self.deadlines.drain(&self.server),
+                    Stage::Draining => self.drain(),
                     Stage::Ended => return true,
                 }
             }
@@ -243,6 +248,11 @@ impl Running {
             self.deadlines.waiting();
         }
         false
+    }
+
+    fn drain(&mut self) {
+        let spread = self.server.config.realtime.drain_spread;
+        self.deadlines.drain(self.server.realtime.sockets(), spread);
     }
 
     fn take_mail(&mut self, mail: Outgoing) {

@@ -170,3 +170,34 @@ fn nothing_is_read_after_the_goodbye() {
     bytes.extend(text("more"));
     assert_eq!(read(&mut inbound, &bytes).unwrap(), [Incoming::Close]);
 }
+
+#[test]
+fn hostile_bytes_never_panic_and_mean_the_same_however_they_are_cut() {
+    for seed in 0..3_000 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut bytes = text("one");
+        bytes.extend(frame(OpCode::Control(Control::Ping), true, b"p"));
+        bytes.extend(chunk(&request()));
+        bytes.extend(frame(OpCode::Data(Data::Binary), false, &[ROUND_TAG]));
+        bytes.extend(frame(OpCode::Data(Data::Continue), true, &request()));
+        for _ in 0..random.usize(1..8) {
+            let at = random.usize(0..bytes.len());
+            match random.u8(0..3) {
+                0 => bytes[at] ^= 1 << random.u8(0..8),
+                1 => bytes[at] = random.u8(..),
+                _ => bytes.insert(at, random.u8(..)),
+            }
+        }
+        let mut whole = (inbound(), Vec::new());
+        let ended = whole.0.push(&mut bytes.clone(), &mut whole.1);
+        let mut cut = (inbound(), Vec::new());
+        let mut rest = &bytes[..];
+        let mut cut_ended = Ok(());
+        while !rest.is_empty() && cut_ended.is_ok() {
+            let (piece, next) = rest.split_at(random.usize(1..=rest.len()));
+            cut_ended = cut.0.push(&mut piece.to_vec(), &mut cut.1);
+            rest = next;
+        }
+        assert_eq!((ended, whole.1), (cut_ended, cut.1), "{seed}");
+    }
+}

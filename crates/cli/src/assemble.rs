@@ -256,6 +256,10 @@ impl Plan {
             self.authenticator,
             config.server.to_server(&config.realtime),
         );
+        let token = config.console.admin_token.clone();
+        if let Some(token) = token.filter(|token| !token.is_empty()) {
+            server = server.with_admin_token(token);
+        }
         if let Some(access) = self.console {
             server = server.with_console(Console::new(engine, access));
         }

@@ -9,6 +9,7 @@
 
 #![warn(missing_docs)]
 
+mod admin;
 mod auth;
 mod body;
 mod config;
@@ -42,3 +43,5 @@ pub use scopes::{ConfigScopes, ScopeTable};
 pub use secret::Secret;
 pub use serve::serve;
 pub use state::{Server, Usage};
+mod hub_shim;
+pub use hub_shim::HubShim;

@@ -16,7 +16,7 @@ use futures_util::FutureExt as _;
 use http::{HeaderValue, StatusCode, header};
 use tidewater_model::ErrorCode;
 
-use crate::{Server, console, error::ApiError, health, realtime, segments, sync};
+use crate::{Server, admin, console, error::ApiError, health, realtime, segments, sync};
 
 /// The routes of a server, to be served by [`crate::serve`] or mounted in another axum service.
 ///
@@ -31,6 +31,9 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/health", only(get(health::health), "GET, HEAD"))
         .route("/ready", only(get(health::ready), "GET, HEAD"));
     router = realtime::add_routes(router);
+    if server.admin_token.is_some() {
+        router = admin::add_routes(router);
+    }
     if server.console.is_some() {
         router = console::add_routes(router);
     }

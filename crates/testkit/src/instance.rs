@@ -11,13 +11,13 @@ use axum::{Router, extract::Request, response::Response};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
-use tidewater_engine::{Engine, EngineParts, Hooks, Retention};
-use tidewater_model::{CommitSeq, HorizonSeq, LogEpoch, PartitionId, limits};
+use tidewater_engine::{Engine, EngineParts, Hooks, RealtimeStats, Retention};
+use tidewater_model::{ActorId, CommitSeq, HorizonSeq, LogEpoch, PartitionId, limits};
 use tidewater_objects::MemorySegments;
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_server::{Server, Usage, router};
 use tidewater_store::{PartitionRecord, RowRef, TableScan};
-use tidewater_wire::row::decode_row;
+use tidewater_wire::{control::WakeReason, row::decode_row};
 use tokio::sync::RwLock;
 use tower::ServiceExt;
 
@@ -28,6 +28,7 @@ use crate::{
     probe::{Probe, ProbedStore},
     rows::fields_to_json,
 };
+use tidewater_server::HubShim as _;
 
 /// A row as the database holds it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -178,6 +179,25 @@ impl Instance {
     /// What the server has in use now.
     pub async fn usage(&self) -> Usage {
         self.live.read().await.server.usage()
+    }
+
+    /// Where the hub stands.
+    pub async fn realtime(&self) -> RealtimeStats {
+        self.engine().await.realtime_stats()
+    }
+
+    /// Has the scopes of connected clients resolved anew, of one actor or of all (§8.4).
+    pub async fn refresh_scopes(&self, actor: Option<&str>) {
+        let actor = actor.map(ActorId::new);
+        let engine = self.engine().await;
+        engine
+            .refresh_scopes(self.partition(), actor.as_ref())
+            .await;
+    }
+
+    /// Tells every connected client to pull.
+    pub async fn wake(&self, reason: WakeReason) {
+        self.engine().await.wake(self.partition(), reason);
     }
 
     /// Ends every socket, and lets no new one be opened until the server is restarted.

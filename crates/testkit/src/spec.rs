@@ -4,13 +4,13 @@
 //! named here are ignored. What is named but not served yet is refused, because a test that
 //! believes in it would test nothing.
 
-use std::{fs, io, path::Path};
+use std::{fs, io, path::Path, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
-use tidewater_engine::EngineConfig;
-use tidewater_server::ServerConfig;
+use tidewater_engine::{EngineConfig, HubConfig};
+use tidewater_server::{RealtimeConfig, ServerConfig};
 
 /// What an instance is made from. As JSON, members that are not named here are ignored.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -108,6 +108,14 @@ pub struct InstanceLimits {
     /// How long a published segment can be fetched.
     #[serde(alias = "segmentLifetimeMs")]
     pub segment_ttl_ms: Option<i64>,
+    /// Largest delta; a larger commit is pulled.
+    pub max_delta_bytes: Option<usize>,
+    /// Bytes that may wait for one socket.
+    pub max_mailbox_bytes: Option<usize>,
+    /// Largest presence document.
+    pub max_presence_bytes: Option<usize>,
+    /// How long a socket may take for what waits for it, in real time.
+    pub socket_write_timeout_ms: Option<u64>,
 }
 
 impl InstanceLimits {
@@ -124,6 +132,16 @@ impl InstanceLimits {
             queued_commits_max: self
                 .max_queued_commits
                 .unwrap_or(default.queued_commits_max),
+            hub: HubConfig {
+                delta_bytes_max: self.max_delta_bytes.unwrap_or(default.hub.delta_bytes_max),
+                mailbox_bytes_max: self
+                    .max_mailbox_bytes
+                    .unwrap_or(default.hub.mailbox_bytes_max),
+                presence_bytes_max: self
+                    .max_presence_bytes
+                    .unwrap_or(default.hub.presence_bytes_max),
+                ..default.hub
+            },
             ..default
         }
     }
@@ -134,6 +152,14 @@ impl InstanceLimits {
             request_bytes_max: self
                 .max_request_body_bytes
                 .unwrap_or(default.request_bytes_max),
+            realtime: RealtimeConfig {
+                write_timeout: self
+                    .socket_write_timeout_ms
+                    .map_or(default.realtime.write_timeout, Duration::from_millis),
+                // Everybody may be one actor, and there are as many clients as a test needs.
+                sockets_per_actor_max: default.realtime.sockets_max,
+                ..default.realtime
+            },
             ..default
         }
     }

@@ -296,7 +296,6 @@ async fn a_round_too_many_is_told_to_come_back() {
     );
 }
 
-#[track_caller]
 async fn check_violation(host: &Host, message: Message) {
     let mut socket = Socket::open(host.address, "d1").await;
     socket.send(message.clone()).await;
@@ -506,4 +505,35 @@ async fn a_socket_that_does_not_end_is_cut_off_with_the_server() {
     let mut rest = Vec::new();
     let _ = tcp.read_to_end(&mut rest).await;
     assert_eq!(rest[0], 0x88);
+}
+
+#[tokio::test]
+async fn scopes_are_refreshed_for_whoever_has_the_admin_token() {
+    let path = "/admin/refresh-scopes";
+    let body = br#"{"partition":"p","actorId":"alice"}"#;
+    let host = Host::start().await;
+    let reply = send(
+        host.address,
+        "POST",
+        path,
+        &["authorization: Bearer root"],
+        body,
+    )
+    .await;
+    reply.check_failure(404, "sync.not_found");
+    let host = Host::start_with(Setup {
+        admin_token: Some("root"),
+        ..Setup::default()
+    })
+    .await;
+    let send = async |token: &str, body: &[u8]| {
+        let authorization = format!("authorization: Bearer {token}");
+        send(host.address, "POST", path, &[&authorization], body).await
+    };
+    let reply = send("alice", body).await;
+    reply.check_failure(401, "sync.auth_required");
+    let reply = send("root", br#"{"actorId":"alice"}"#).await;
+    reply.check_failure(400, "sync.invalid_request");
+    assert_eq!(send("root", body).await.status, 200);
+    assert_eq!(send("root", br#"{"partition":"p"}"#).await.status, 200);
 }

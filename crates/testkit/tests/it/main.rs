@@ -17,6 +17,7 @@ mod kill;
 mod outbox;
 mod pruning;
 mod raw;
+mod realtime;
 mod restore;
 mod schema_floor;
 mod scopes;

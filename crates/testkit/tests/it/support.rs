@@ -31,6 +31,18 @@ macro_rules! on_every_store {
     };
 }
 
+/// Makes a test of each function for each store, for what has nothing to do with bindings.
+macro_rules! on_each_database {
+    ($($name:ident),+ $(,)?) => {
+        mod on_memory {
+            $(#[test] fn $name() { super::$name(tidewater_testkit::StoreKind::Memory); })+
+        }
+        mod on_sqlite {
+            $(#[test] fn $name() { super::$name(tidewater_testkit::StoreKind::Sqlite); })+
+        }
+    };
+}
+
 thread_local! {
     static OVER_THE_SOCKET: Cell<bool> = const { Cell::new(false) };
 }

@@ -3,6 +3,7 @@
 //! Each rule returns one sentence per fault, and the same rules run as a test, so nobody has to
 //! remember the command.
 
+mod conformance;
 mod layers;
 mod manifests;
 mod sources;
@@ -30,6 +31,7 @@ pub(crate) fn faults() -> anyhow::Result<Vec<String>> {
     let files = workspace.files()?;
     let mut faults = layers::faults(&workspace)?;
     faults.extend(manifests::faults(&workspace)?);
+    faults.extend(conformance::faults(&workspace)?);
     faults.extend(sources::faults(&workspace, &files)?);
     Ok(faults)
 }

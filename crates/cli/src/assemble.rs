@@ -1,26 +1,29 @@
 //! From configuration to a server: checks everything that can be wrong before anything is
 //! opened, then chooses the implementations and puts them together.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::{Context as _, bail, ensure};
 use http::HeaderName;
 use tidewater_engine::{
-    Engine, EngineConfig, EngineParts, Hooks, RandomIds, Retention, SystemClock,
+    Engine, EngineConfig, EngineParts, Hooks, RandomIds, Retention, SystemClock, Transfers,
 };
-use tidewater_objects::MemorySegments;
+use tidewater_objects::{BlobStore, MemorySegments};
 use tidewater_rules::Rules;
 use tidewater_schema::Schema;
 use tidewater_server::{
     Authenticator, AuthenticatorChain, BearerTokens, ConfigScopes, Console, ConsoleAccess, Server,
-    StaticToken, TrustedHeader,
+    ServerConfig, StaticToken, TransferConfig, TrustedHeader,
 };
 use tidewater_store::{Store, memory::MemoryStore};
 use tidewater_store_sqlite::{SqliteConfig, SqliteStore};
 
 use crate::{
     config::{Config, StoreKind, TokenEntry, TrustedHeaderSection, bytes, milliseconds},
-    schema,
+    objects, schema,
 };
 
 /// What a checked configuration asks for.
@@ -34,12 +37,12 @@ pub(crate) struct Plan {
 
 /// Checks a configuration with the files it names. Opens no database and no port.
 pub(crate) fn check(config: &Config) -> anyhow::Result<Plan> {
-    let path = config.schema.path.as_deref();
-    let schema = schema::load(path.context("schema.path is not set")?)?;
+    let schema = schema::of(config)?;
     let scopes = ConfigScopes::new(config.scopes.actors.clone(), config.scopes.claims.clone());
     check_scopes(&scopes, &schema)?;
     check_sizes(config)?;
     check_realtime(config)?;
+    check_objects(config)?;
     let rules = check_rules(config, &schema)?;
     Ok(Plan {
         schema: Arc::new(schema),
@@ -128,6 +131,21 @@ fn check_realtime(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Everything about segments, blobs and URLs that can be wrong without asking a bucket.
+fn check_objects(config: &Config) -> anyhow::Result<()> {
+    config.segments.check()?;
+    config.blobs.check(&config.store)?;
+    config.signed_urls.check(&config.segments, &config.blobs)?;
+    objects::signing_keys(config)?;
+    ensure!(
+        !config.blobs.enabled
+            || config.blobs.path.is_none()
+            || config.blobs.path != config.segments.path,
+        "blobs.path and segments.path are the same: segments are removed, blobs are not"
+    );
+    Ok(())
+}
+
 /// Whether a browser could send this.
 fn is_origin(text: &str) -> bool {
     let host = text
@@ -205,6 +223,22 @@ impl Plan {
         config: &Config,
         operations_max: u32,
     ) -> anyhow::Result<Arc<Engine>> {
+        let (engine, _) = self
+            .open_for_operator_with_blobs(config, operations_max)
+            .await?;
+        Ok(engine)
+    }
+
+    /// The same, with the blobs beside it.
+    pub(crate) async fn open_for_operator_with_blobs(
+        self,
+        config: &Config,
+        operations_max: u32,
+    ) -> anyhow::Result<(Arc<Engine>, Option<Arc<dyn BlobStore>>)> {
+        // The database first: who has it has all the rest.
+        let store = open_store(config)?;
+        // Rows that refer to blobs can be imported when the blobs are there.
+        let blobs = objects::open_blobs(config)?;
         let everything = self
             .schema
             .tables()
@@ -218,9 +252,13 @@ impl Plan {
         // Scopes are about who writes and do not bind the operator; rules are about the rows.
         self.rules.install(&mut hooks);
         let parts = EngineParts {
-            store: open_store(config)?,
+            store,
             schema: self.schema,
             segments: Arc::new(MemorySegments::new(0, 0)),
+            transfers: Transfers {
+                blobs: blobs.clone(),
+                ..Transfers::default()
+            },
             resolver: Arc::new(ConfigScopes::new(actors, Default::default())),
             clock: Arc::new(SystemClock),
             ids: Arc::new(RandomIds),
@@ -230,31 +268,39 @@ impl Plan {
             },
             hooks,
         };
-        Engine::open(parts).await.context("prepare the database")
+        let engine = Engine::open(parts).await.context("prepare the database")?;
+        Ok((engine, blobs))
     }
 
     /// Opens the database and puts the engine behind HTTP.
     pub(crate) async fn open(self, config: &Config) -> anyhow::Result<Arc<Server>> {
         let mut hooks = Hooks::default();
         self.rules.install(&mut hooks);
+        // The database first: a server that is running has what is cleaned up here.
+        let store = open_store(config)?;
+        let scratch = objects::prepare_scratch(config)?;
         let parts = EngineParts {
-            store: open_store(config)?,
+            store,
             schema: self.schema,
-            segments: Arc::new(MemorySegments::new(
-                bytes(config.segments.bytes_max),
-                milliseconds(config.segments.lifetime),
-            )),
+            segments: objects::open_segments(config)?,
+            transfers: objects::transfers(config)?,
             resolver: Arc::new(self.scopes),
             clock: Arc::new(SystemClock),
             ids: Arc::new(RandomIds),
-            config: engine_config(config),
+            config: EngineConfig {
+                image_directory: scratch.clone(),
+                ..engine_config(config)
+            },
             hooks,
         };
         let engine = Engine::open(parts).await.context("prepare the database")?;
         let mut server = Server::new(
             Arc::clone(&engine),
             self.authenticator,
-            config.server.to_server(&config.realtime),
+            ServerConfig {
+                transfers: transfer_config(config, scratch),
+                ..config.server.to_server(&config.realtime)
+            },
         );
         let token = config.console.admin_token.clone();
         if let Some(token) = token.filter(|token| !token.is_empty()) {
@@ -267,19 +313,34 @@ impl Plan {
     }
 }
 
+fn transfer_config(config: &Config, scratch: Option<PathBuf>) -> TransferConfig {
+    TransferConfig {
+        downloads_max: config.segments.downloads_max,
+        uploads_max: config.blobs.uploads_max,
+        copies_memory_bytes_max: config.segments.copies_memory_bytes_max.as_u64(),
+        copies_disk_bytes_max: config.segments.copies_disk_bytes_max.as_u64(),
+        scratch,
+    }
+}
+
 fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     match config.store.kind {
         StoreKind::Memory => Ok(Arc::new(MemoryStore::new())),
         StoreKind::Sqlite => {
+            let store = SqliteStore::open(sqlite_config(config));
             let path: &Path = &config.store.path;
-            let mut sqlite = SqliteConfig::file(path);
-            sqlite.size_limit = config.store.size_limit.map(|limit| limit.as_u64());
-            let store = SqliteStore::open(sqlite);
             Ok(Arc::new(
                 store.with_context(|| format!("open {}", path.display()))?,
             ))
         }
     }
+}
+
+/// The database file as the configuration wants it.
+pub(crate) fn sqlite_config(config: &Config) -> SqliteConfig {
+    let mut sqlite = SqliteConfig::file(&config.store.path);
+    sqlite.size_limit = config.store.size_limit.map(|limit| limit.as_u64());
+    sqlite
 }
 
 fn engine_config(config: &Config) -> EngineConfig {
@@ -303,6 +364,16 @@ fn engine_config(config: &Config) -> EngineConfig {
         outcome_age_ms: milliseconds(config.retention.outcome_age),
         hook_timeout: engine.hook_timeout,
         hub: config.realtime.to_hub(),
+        blob_bytes_max: config.blobs.blob_bytes_max.as_u64(),
+        blob_partition_bytes_max: config
+            .blobs
+            .partition_bytes_max
+            .map_or(u64::MAX, |size| size.as_u64()),
+        blob_grace_ms: milliseconds(config.blobs.sweep_grace),
+        blob_sweep_interval: config.blobs.sweep_interval,
+        image_builds_max: config.segments.image_builds_max,
+        image_builds_waiting_max: config.segments.image_builds_waiting_max,
+        image_build_timeout: config.segments.image_build_timeout,
         ..EngineConfig::default()
     }
 }

@@ -7,6 +7,7 @@
 //! Paths are relative to the folder of the file, so that a configuration means the same from
 //! wherever it is used.
 
+pub(crate) mod objects;
 mod overrides;
 mod realtime;
 
@@ -21,9 +22,10 @@ use anyhow::{Context as _, anyhow};
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use tidewater_engine::EngineConfig;
-use tidewater_model::limits;
 use tidewater_rules::RulesConfig;
-use tidewater_server::{ConnectionConfig, IpNet, ScopeTable, Secret, ServerConfig};
+use tidewater_server::{ConnectionConfig, IpNet, ScopeTable, Secret, ServerConfig, TransferConfig};
+
+use self::objects::{BlobsSection, SegmentsSection, SignedUrlsSection};
 
 pub(crate) use self::realtime::RealtimeSection;
 
@@ -40,6 +42,8 @@ pub(crate) struct Config {
     pub(crate) engine: EngineSection,
     pub(crate) retention: RetentionSection,
     pub(crate) segments: SegmentsSection,
+    pub(crate) blobs: BlobsSection,
+    pub(crate) signed_urls: SignedUrlsSection,
     pub(crate) console: ConsoleSection,
     pub(crate) log: LogConfig,
     pub(crate) rules: RulesConfig,
@@ -97,6 +101,7 @@ impl ServerSection {
             auth_timeout: self.auth_timeout,
             body_timeout: self.body_timeout,
             compress: self.compress,
+            transfers: TransferConfig::default(),
             connections: ConnectionConfig {
                 connections_max: self.connections_max,
                 header_timeout: self.header_timeout,
@@ -267,25 +272,6 @@ impl Default for RetentionSection {
     }
 }
 
-/// `[segments]`
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct SegmentsSection {
-    pub(crate) bytes_max: ByteSize,
-    #[serde(with = "humantime_serde")]
-    pub(crate) lifetime: Duration,
-}
-
-impl Default for SegmentsSection {
-    fn default() -> Self {
-        let lifetime = duration(limits::SEGMENT_LIFETIME_MS_DEFAULT);
-        Self {
-            bytes_max: ByteSize::mib(256),
-            lifetime,
-        }
-    }
-}
-
 /// `[console]`
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -330,11 +316,19 @@ impl Config {
             std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
         let table = parse(&text, file)?;
         let mut config = overrides::apply(table, overrides::environment())?;
-        let folder = file.parent().unwrap_or_else(|| Path::new(""));
-        config.store.path = folder.join(&config.store.path);
-        config.schema.path = config.schema.path.map(|path| folder.join(path));
-        config.auth.tokens_file = config.auth.tokens_file.map(|path| folder.join(path));
+        config.resolve(file.parent().unwrap_or_else(|| Path::new("")));
         Ok(config)
+    }
+
+    /// Makes paths those of the file's folder, and fills in what follows from other settings.
+    pub(crate) fn resolve(&mut self, folder: &Path) {
+        let within = |path: &mut Option<PathBuf>| *path = path.take().map(|path| folder.join(path));
+        self.store.path = folder.join(&self.store.path);
+        within(&mut self.schema.path);
+        within(&mut self.auth.tokens_file);
+        self.segments.resolve(folder, &self.store);
+        self.blobs.resolve(folder, &self.store);
+        self.signed_urls.resolve(folder);
     }
 
     /// The tokens of the configuration and those of the tokens file.

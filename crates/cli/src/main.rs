@@ -4,9 +4,14 @@
 //! failed, 2 the command line, the configuration or the input is wrong.
 
 mod assemble;
+mod backup;
 mod bulk;
 mod config;
 mod descriptors;
+mod epoch;
+mod manage;
+mod migrate;
+mod objects;
 mod quickstart;
 mod run;
 mod schema;
@@ -41,6 +46,21 @@ enum Command {
     Import(bulk::ImportOptions),
     /// Writes the rows of a table to a file.
     Export(bulk::ExportOptions),
+    /// Looks after segments.
+    #[command(subcommand)]
+    Segments(manage::SegmentsCommand),
+    /// Looks after blobs.
+    #[command(subcommand)]
+    Blobs(manage::BlobsCommand),
+    /// Copies the database to a file, beside a server that goes on.
+    Backup(backup::BackupOptions),
+    /// Puts a backup in place of the database and gives every partition a new epoch.
+    Restore(backup::RestoreOptions),
+    /// Says what became of a database that went back in time.
+    #[command(subcommand)]
+    Epoch(epoch::EpochCommand),
+    /// Brings the database to the schema, or shows what that would take.
+    Migrate(migrate::MigrateOptions),
     /// Drives load at a running server and checks what it answers.
     Load(Box<tidewater_loadgen::Args>),
     /// Looks at configuration.
@@ -116,6 +136,12 @@ fn main() -> ExitCode {
         Command::Quickstart(options) => quickstart::run(options),
         Command::Import(options) => bulk::import(&options),
         Command::Export(options) => bulk::export(&options),
+        Command::Segments(command) => manage::segments(&command),
+        Command::Blobs(command) => manage::blobs(&command),
+        Command::Backup(options) => backup::back_up(&options),
+        Command::Restore(options) => backup::restore(&options),
+        Command::Epoch(command) => epoch::run(&command),
+        Command::Migrate(options) => migrate::run(&options),
         Command::Load(args) => load(*args),
         Command::Config(ConfigCommand::Check { file }) => check_config(&file),
         Command::Schema(SchemaCommand::Check { file, config }) => {

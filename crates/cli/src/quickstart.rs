@@ -56,8 +56,9 @@ pub(crate) fn run(options: Options) -> Result<(), Failure> {
             temporary.path().to_owned()
         }
     };
-    config.store.path = folder.join("tidewater.db");
+    config.resolve(&folder);
     run::runtime()?.block_on(async {
+        let stop = run::stop_signal()?;
         // The port first: nothing else is worth doing without it.
         let listener = run::listen(config.server.listen).await?;
         let address = listener.local_addr().context("read the address")?;
@@ -65,7 +66,7 @@ pub(crate) fn run(options: Options) -> Result<(), Failure> {
         let has_console = plan.console.is_some();
         let server = plan.open(&config).await?;
         run::print(&greeting(address, has_console))?;
-        run::until_stopped(listener, server).await
+        run::until_stopped(listener, server, stop).await
     })?;
     Ok(())
 }

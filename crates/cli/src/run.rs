@@ -20,10 +20,12 @@ pub(crate) fn serve(file: &Path) -> Result<(), Failure> {
     tracing::info!(config = %config.to_json()?, "starting");
     descriptors::make_room(config.server.connections_max + config.realtime.sockets_max);
     runtime()?.block_on(async {
+        // Before anybody is told that there is something to stop.
+        let stop = stop_signal()?;
         let server = plan.open(&config).await?;
         let listener = listen(config.server.listen).await?;
         tracing::info!(address = %listener.local_addr()?, "listening");
-        until_stopped(listener, server).await
+        until_stopped(listener, server, stop).await
     })?;
     Ok(())
 }
@@ -43,12 +45,12 @@ pub(crate) async fn listen(address: std::net::SocketAddr) -> anyhow::Result<TcpL
         .with_context(|| format!("listen on {address}"))
 }
 
-/// Serves until a signal, then lets what was begun end.
+/// Serves until `stop` ends, then lets what was begun end.
 pub(crate) async fn until_stopped(
     listener: TcpListener,
     server: Arc<Server>,
+    stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    let stop = stop_signal()?;
     tidewater_server::serve(listener, server, async {
         stop.await;
         tracing::info!("stopping");
@@ -61,7 +63,7 @@ pub(crate) async fn until_stopped(
 
 /// Ends with the first of the signals that ask a process to stop.
 #[cfg(unix)]
-fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
@@ -75,7 +77,7 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
 
 #[cfg(not(unix))]
 #[expect(clippy::unnecessary_wraps, reason = "the other platforms can fail")]
-fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     Ok(async {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;

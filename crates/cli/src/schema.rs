@@ -28,6 +28,17 @@ pub(crate) fn load(file: &Path) -> anyhow::Result<Schema> {
     Schema::from_json(&text).with_context(|| format!("schema {}", file.display()))
 }
 
+/// The schema of a configuration.
+pub(crate) fn of(config: &Config) -> anyhow::Result<Schema> {
+    load(
+        config
+            .schema
+            .path
+            .as_deref()
+            .context("schema.path is not set")?,
+    )
+}
+
 fn describe(table: &Table, out: &mut String) -> std::fmt::Result {
     writeln!(out, "\n{}", table.name)?;
     for (index, (column, meta)) in table.columns.iter().zip(&table.metas).enumerate() {

@@ -1,6 +1,6 @@
 //! What an operator can set about the engine.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use tidewater_model::limits;
 
@@ -20,6 +20,34 @@ pub struct EngineConfig {
     pub hook_timeout: Duration,
     /// Largest rows segment sent inside a response (§5.7).
     pub inline_segment_bytes_max: usize,
+    /// Commits to its scope that a client may have missed before it is told to start over, if
+    /// its scope has at most half as many rows (§8.4). `u64::MAX` lets everybody walk the log.
+    pub catch_up_commits_max: u64,
+    /// Images that are built at the same time; the others wait. 0 turns images off: every
+    /// bootstrap is then sent as rows (§5.3).
+    pub image_builds_max: usize,
+    /// Images that are built or wait to be; further bootstraps are sent as rows.
+    pub image_builds_waiting_max: usize,
+    /// How long the build of an image may take, with its wait for the database.
+    pub image_build_timeout: Duration,
+    /// Where images are written before they are published; `None` is where temporary files go.
+    /// In the file system of the segment store, publishing one is a rename.
+    pub image_directory: Option<PathBuf>,
+    /// How often segments that have expired are removed.
+    pub segment_expire_interval: Duration,
+    /// How long the record of an expired segment stays, in milliseconds, so that a late client
+    /// learns that it has expired.
+    pub segment_record_kept_ms: i64,
+    /// Largest blob (§5.9.3).
+    pub blob_bytes_max: u64,
+    /// Bytes of all blobs of a partition; `u64::MAX` is no bound. With one, usage is asked from
+    /// the blob store about once a minute for each partition that uploads.
+    pub blob_partition_bytes_max: u64,
+    /// How long a blob without a reference is kept since it was last uploaded or pushed, in
+    /// milliseconds; at least two hours (§5.9.2).
+    pub blob_grace_ms: i64,
+    /// How often blobs without a reference are looked for.
+    pub blob_sweep_interval: Duration,
     /// How long the resolver of scopes may take; then the round fails (OQ-36).
     pub resolver_timeout: Duration,
     /// Commits waiting for the writer, over all partitions; more are refused with a hint.
@@ -54,6 +82,17 @@ impl Default for EngineConfig {
             crdt_bytes_max: 8 * 1024 * 1024,
             hook_timeout: Duration::from_secs(5),
             inline_segment_bytes_max: limits::INLINE_SEGMENT_BYTES_DEFAULT,
+            catch_up_commits_max: 50_000,
+            image_builds_max: 2,
+            image_builds_waiting_max: 64,
+            image_build_timeout: Duration::from_secs(300),
+            image_directory: None,
+            segment_expire_interval: Duration::from_secs(600),
+            segment_record_kept_ms: 60 * 60 * 1_000,
+            blob_bytes_max: limits::BLOB_BYTES_DEFAULT,
+            blob_partition_bytes_max: u64::MAX,
+            blob_grace_ms: DAY_MS,
+            blob_sweep_interval: Duration::from_secs(60 * 60),
             resolver_timeout: Duration::from_secs(10),
             queued_commits_max: 4_096,
             queued_bytes_max: 64 * 1024 * 1024,

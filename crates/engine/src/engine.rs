@@ -4,15 +4,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tidewater_model::{ClientId, PartitionId};
-use tidewater_objects::MemorySegments;
+use tidewater_objects::{BlobUsage, SegmentStore};
 use tidewater_schema::Schema;
 use tidewater_store::{PartitionRecord, Pruned, Store, StoreError};
 use tokio::sync::broadcast;
 
 use crate::{
-    Clock, CommitEvent, EngineConfig, Hooks, Identity, Ids, Retention, RoundBody, RoundError,
-    ScopeResolver, SegmentGrant, Session,
+    BlobGrant, BlobUpload, BuildStats, Clock, CommitEvent, EngineConfig, Hooks, Identity, Ids,
+    Retention, RoundBody, RoundError, ScopeResolver, SegmentGrant, Session, Swept, Transfers,
+    UploadGrant,
     activity::Activity,
+    blobs,
+    builds::Builds,
     partition::{PartitionState, Partitions},
     push::lane::Lanes,
     realtime, retention, round, segments,
@@ -25,7 +28,9 @@ pub struct EngineParts {
     /// The schema served.
     pub schema: Arc<Schema>,
     /// Where segments are kept until they are fetched.
-    pub segments: Arc<MemorySegments>,
+    pub segments: Arc<dyn SegmentStore>,
+    /// Blobs and signed URLs.
+    pub transfers: Transfers,
     /// Who may see what.
     pub resolver: Arc<dyn ScopeResolver>,
     /// What time it is.
@@ -44,6 +49,8 @@ pub struct Engine {
     pub(crate) partitions: Partitions,
     pub(crate) activity: Activity,
     pub(crate) lanes: Lanes,
+    pub(crate) builds: Builds,
+    pub(crate) quota: blobs::Quota,
     pub(crate) commits: broadcast::Sender<CommitEvent>,
     /// Whether any table declares a reference: most schemas pay nothing for them.
     pub(crate) has_references: bool,
@@ -65,6 +72,8 @@ impl Engine {
             .any(|table| !table.references.is_empty());
         Ok(Arc::new(Self {
             has_references,
+            builds: Builds::new(&parts.config),
+            quota: blobs::Quota::default(),
             parts,
             partitions: Partitions::default(),
             activity: Activity::default(),
@@ -102,6 +111,57 @@ impl Engine {
         requested: &str,
     ) -> Result<SegmentGrant, RoundError> {
         segments::authorize(self, identity, segment_id, requested).await
+    }
+
+    /// Grants the segment that a signed URL of ours names, to whoever has it (§5.4). The token is
+    /// the query parameter `st`.
+    pub async fn signed_segment(
+        self: &Arc<Self>,
+        segment_id: &str,
+        token: &str,
+    ) -> Result<SegmentGrant, RoundError> {
+        segments::authorize_signed(self, segment_id, token).await
+    }
+
+    /// Stores a blob for whoever is authenticated (§5.9.3). Its content is hashed and measured
+    /// while it streams in; nothing of it is visible before it was found to be what its id says.
+    pub async fn upload_blob(
+        self: &Arc<Self>,
+        identity: &Identity,
+        blob_id: &str,
+        upload: BlobUpload,
+    ) -> Result<(), RoundError> {
+        blobs::upload(self, identity, blob_id, upload).await
+    }
+
+    /// Says how a blob of this size may be uploaded (§5.9.3).
+    pub async fn grant_upload(
+        self: &Arc<Self>,
+        identity: &Identity,
+        blob_id: &str,
+        byte_length: u64,
+    ) -> Result<UploadGrant, RoundError> {
+        blobs::grant_upload(self, identity, blob_id, byte_length).await
+    }
+
+    /// Grants a blob to an actor who may read a row that references it now (§5.9.5).
+    pub async fn download_blob(
+        self: &Arc<Self>,
+        identity: &Identity,
+        blob_id: &str,
+    ) -> Result<BlobGrant, RoundError> {
+        blobs::download(self, identity, blob_id).await
+    }
+
+    /// What the blobs of a partition take; `blob.not_found` without a blob store.
+    pub async fn blob_usage(&self, partition: &PartitionId) -> Result<BlobUsage, RoundError> {
+        blobs::usage(self, partition).await
+    }
+
+    /// Removes the blobs of a partition that nothing references and nobody used for the grace
+    /// period (§5.9.2). Maintenance does this by itself.
+    pub async fn sweep_blobs(&self, partition: &PartitionId) -> Result<Swept, RoundError> {
+        blobs::sweep(self, partition).await
     }
 
     /// Prunes the log of one partition as far as `retention` allows (§4.6).
@@ -151,6 +211,16 @@ impl Engine {
     /// more than a thousand misses some and is told so.
     pub fn follow_commits(&self) -> broadcast::Receiver<CommitEvent> {
         self.commits.subscribe()
+    }
+
+    /// What was built of segments, and what was spared by joining and reuse.
+    pub fn build_stats(&self) -> BuildStats {
+        self.builds.counts.stats()
+    }
+
+    /// Segments that are kept.
+    pub fn segments(&self) -> &Arc<dyn SegmentStore> {
+        &self.parts.segments
     }
 
     /// The schema served.

@@ -7,11 +7,14 @@
 //! Not here: HTTP, SQL, configuration files.
 
 mod activity;
+mod blobs;
+mod builds;
 mod config;
 mod crdt;
 mod engine;
 mod error;
 mod event;
+mod flight;
 mod hooks;
 mod partition;
 mod ports;
@@ -24,7 +27,10 @@ mod scope;
 mod segments;
 #[cfg(test)]
 mod testing;
+mod transfers;
 
+pub use blobs::{BlobBytes, BlobGrant, BlobUpload, Swept, UploadGrant};
+pub use builds::BuildStats;
 pub use config::{EngineConfig, Retention};
 pub use crdt::{CrdtMerger, CrdtMergers, MergeError, YjsMerger};
 pub use engine::{Engine, EngineParts};
@@ -41,3 +47,4 @@ pub use ports::{
 pub use realtime::{CloseReason, HubConfig, Outgoing, RealtimeStats, Session};
 pub use round::RoundBody;
 pub use segments::SegmentGrant;
+pub use transfers::{Transfers, UrlSource};

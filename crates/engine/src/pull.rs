@@ -1,7 +1,7 @@
 //! The pull half: one section per subscription, in order (§4).
 //!
 //! A section is decided (`plan`, `bootstrap`), read, checked (`gate`), and only then written, one
-//! step at a time: a whole section of the log, or one snapshot page (`page`). Between two steps
+//! step at a time: a whole section of the log, or one snapshot page or image (`lanes`). Between two steps
 //! nothing is held of the store, so a slow client costs its buffer and nothing else.
 //!
 //! **Invariant:** SUB_START is written when the section's first data has been read and checked.
@@ -11,6 +11,8 @@
 
 mod bootstrap;
 mod gate;
+mod image;
+mod lanes;
 mod page;
 mod plan;
 #[cfg(test)]
@@ -22,15 +24,17 @@ use bytes::BytesMut;
 use bytestring::ByteString;
 use tidewater_model::{CommitSeq, ErrorCode, Op, ScopeFilter};
 use tidewater_schema::TableIndex;
-use tidewater_store::{ChangeRef, ClientSubscription, RowKey, StoredRow, Window, WindowRequest};
+use tidewater_store::{
+    ChangeRef, ClientSubscription, RowKey, ScopeSizeRequest, StoredRow, Window, WindowRequest,
+};
 use tidewater_wire::{
     CommitWriter, PullHeader, ResponseFrame, SubEnd, SubStart, SubStatus, Subscription,
     put_response_frame, scope_digest,
 };
 
+pub(crate) use self::page::PageOutcome;
 use self::{
-    bootstrap::{Next, Progress, ResumeToken},
-    page::Page,
+    bootstrap::{Progress, ResumeToken},
     plan::{Asked, Limits, Section},
 };
 use crate::{
@@ -152,7 +156,11 @@ impl PullRun {
                 Ok(None)
             }
             Section::Incremental(after) => {
-                self.send_log(section, after, out).await?;
+                if self.is_far_behind(&section, after).await? {
+                    self.put_inactive(section.subscription, SubStatus::Reset, out)?;
+                } else {
+                    self.send_log(section, after, out).await?;
+                }
                 Ok(None)
             }
             Section::Bootstrap => {
@@ -179,6 +187,32 @@ impl PullRun {
             has_begun: false,
             progress: Progress::new(row_cursor, self.limits.pages),
         }
+    }
+
+    /// Whether starting over is clearly cheaper than the log after a place (§8.4). Few clients are
+    /// so far behind that this is asked at all.
+    async fn is_far_behind(
+        &self,
+        section: &ActiveSection,
+        after: CommitSeq,
+    ) -> Result<bool, RoundError> {
+        let engine = &self.context.engine;
+        let commits_max = engine.parts.config.catch_up_commits_max;
+        if self.context.head.get().saturating_sub(after.get()) <= commits_max {
+            return Ok(false);
+        }
+        let first = &section.effective.entries()[0];
+        let request = ScopeSizeRequest {
+            partition: self.context.identity.partition.clone(),
+            table: section.table,
+            variable: first.variable.clone(),
+            values: first.values.clone(),
+            after,
+            through: self.context.head,
+            limit: commits_max.saturating_add(1),
+        };
+        let size = engine.store().scope_size(request).await?;
+        Ok(plan::is_far_behind(size, commits_max))
     }
 
     /// The pin of a new bootstrap (§4.7).
@@ -291,64 +325,6 @@ impl PullRun {
         let window = engine.store().read_window(request).await?;
         gate::admit(&self.context, &window.gate).await?;
         Ok(window)
-    }
-
-    /// Sends the next page of a bootstrap, with what comes before the first and after the last.
-    async fn send_page(
-        &mut self,
-        mut bootstrap: Bootstrap,
-        out: &mut BytesMut,
-    ) -> Result<(), RoundError> {
-        let Some(page) = self.load_page(&mut bootstrap).await? else {
-            return self.put_inactive(bootstrap.section.subscription, SubStatus::Reset, out);
-        };
-        if !bootstrap.has_begun {
-            put_active_start(&self.context, &bootstrap.section, true, out)?;
-            bootstrap.has_begun = true;
-        }
-        let next_row_cursor = page.next_row_cursor.clone();
-        put(&self.context, page.into_frame(&bootstrap), out)?;
-        let token = match bootstrap.progress.pass_page(next_row_cursor) {
-            Next::Page => {
-                self.open = Some(bootstrap);
-                return Ok(());
-            }
-            Next::Paused => {
-                let row_cursor = bootstrap.progress.row_cursor;
-                let token = ResumeToken {
-                    pin: bootstrap.pin,
-                    row_cursor,
-                };
-                Some(token.format(&bootstrap.section.subscription.table))
-            }
-            Next::Complete => None,
-        };
-        self.put_active_end(bootstrap.section.subscription, bootstrap.pin, token, out)
-    }
-
-    /// Reads the next page, or finds it; `None` when the bootstrap must start over.
-    async fn load_page(&self, bootstrap: &mut Bootstrap) -> Result<Option<Page>, RoundError> {
-        let request = page::PageRequest {
-            context: &self.context,
-            accept: self.header.accept,
-            rows_max: self.limits.rows,
-            table: bootstrap.section.table,
-            row_cursor: bootstrap.progress.row_cursor.as_deref(),
-        };
-        if let Some(found) = page::find(&request, &bootstrap.scope_digest, bootstrap.pin) {
-            return Ok(Some(found));
-        }
-        let rows = page::scan(&request, &bootstrap.section.effective).await?;
-        gate::admit(&self.context, &rows.gate).await?;
-        if !bootstrap.has_begun {
-            let horizon = rows.gate.horizon;
-            match bootstrap::settle_pin(bootstrap.pin, bootstrap.is_resumed, horizon) {
-                Some(pin) => bootstrap.pin = pin,
-                None => return Ok(None),
-            }
-        }
-        let key = request.key(&bootstrap.scope_digest, bootstrap.pin);
-        page::build(&request, key, rows).await.map(Some)
     }
 
     /// A whole section that delivers nothing: the cursor comes back as it was sent.

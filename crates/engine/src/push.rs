@@ -1,6 +1,7 @@
 //! The push half: commits in, one answer each out, in order (§6).
 //!
-//! A commit travels: `lane` queues it beside others and groups them, `batch` loads everything a
+//! The blobs that commits reference are held before anything else, outside of every lock. Then a
+//! commit travels: `lane` queues it beside others and groups them, `batch` loads everything a
 //! group names and applies what was decided in one transaction, `commit` decides one commit
 //! against the candidate state, `decide` holds the tables for one operation, `answer` turns
 //! recorded outcomes into frames.
@@ -29,9 +30,9 @@ use tidewater_model::AllowedScopes;
 use tidewater_wire::PushCommit;
 use tokio::sync::oneshot;
 
-pub(crate) use self::answer::PushAnswer;
 use self::lane::Job;
-use crate::{RoundError, round::RoundContext};
+pub(crate) use self::{answer::PushAnswer, decide::is_allowed};
+use crate::{RoundError, blobs, round::RoundContext};
 
 /// Pushes the commits of one request in their order and waits for all of them.
 pub(crate) async fn push(
@@ -40,6 +41,9 @@ pub(crate) async fn push(
     allowed: Option<Arc<AllowedScopes>>,
     client_is_bound: bool,
 ) -> Result<Vec<PushAnswer>, RoundError> {
+    let partition = &context.identity.partition;
+    let is_sparse = context.version.is_sparse();
+    let held = blobs::hold(&context.engine, partition, &commits, is_sparse).await?;
     let (reply, answers) = oneshot::channel();
     let job = Job {
         identity: context.identity.clone(),
@@ -48,6 +52,7 @@ pub(crate) async fn push(
         version: context.version,
         log_epoch: context.log_epoch.clone(),
         allowed,
+        held,
         commits,
         reply,
     };

@@ -18,7 +18,7 @@ use tidewater_store::{
 };
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{Engine, Retention, RoundError};
+use crate::{Engine, Retention, RoundError, blobs};
 
 /// Where the horizon may go. It never falls.
 ///
@@ -58,7 +58,9 @@ pub(crate) async fn run_maintenance(engine: &Arc<Engine>) {
     tokio::join!(
         flush_forever(engine),
         prune_forever(engine),
-        outcomes::prune_forever(engine)
+        outcomes::prune_forever(engine),
+        expire_forever(engine),
+        blobs::sweep_forever(engine)
     );
 }
 
@@ -138,15 +140,32 @@ async fn prune_forever(engine: &Engine) {
     }
 }
 
+async fn expire_forever(engine: &Engine) {
+    let config = &engine.parts.config;
+    let mut ticks = interval(config.segment_expire_interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let ended_by_ms = engine.parts.clock.now_ms() - config.segment_record_kept_ms;
+        match engine.parts.segments.expire(ended_by_ms).await {
+            Ok(removed) => tracing::debug!(segments = removed.segments, "expired segments"),
+            Err(error) => tracing::warn!(%error, "segments were not expired, trying later"),
+        }
+    }
+}
+
 /// The registered partitions, page by page.
 #[derive(Default)]
-struct PartitionPages {
+pub(crate) struct PartitionPages {
     after: Option<PartitionId>,
 }
 
 impl PartitionPages {
     /// The next page; empty after the last.
-    async fn next(&mut self, engine: &Engine) -> Result<Vec<PartitionRecord>, StoreError> {
+    pub(crate) async fn next(
+        &mut self,
+        engine: &Engine,
+    ) -> Result<Vec<PartitionRecord>, StoreError> {
         let page = engine
             .store()
             .list_partitions(self.after.as_ref(), PARTITIONS_PER_PAGE)

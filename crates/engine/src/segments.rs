@@ -7,36 +7,49 @@
 //! **Invariant:** every check is made on every request, in the order below, and no byte of the
 //! segment is loaded before the last one has passed.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, ops::Range, sync::Arc};
 
-use bytes::Bytes;
 use tidewater_model::{AllowedScopes, ErrorCode, LogEpoch, PartitionId, ScopeFilter, ScopeValues};
-use tidewater_objects::{Publication, SegmentRecord};
+use tidewater_objects::{
+    Claim, ObjectError, ObjectStream, Publication, SegmentRecord, SegmentStore,
+};
 use tidewater_schema::Table;
 use tidewater_wire::{MediaType, is_content_address, scope_digest};
 
 use crate::{Engine, Identity, ResolveError, ResolveRequest, RoundError, scope};
 
-/// A segment that the actor may have.
-#[derive(Clone, Eq, PartialEq)]
+/// A segment that the actor may have. Its bytes are opened when they are wanted: a request that
+/// is answered "not modified" reads none.
+#[derive(Clone)]
 pub struct SegmentGrant {
     /// Its content address; also its entity tag.
     pub segment_id: String,
     /// What the bytes are.
     pub media_type: MediaType,
-    /// The uncompressed segment.
-    pub bytes: Bytes,
+    /// How many there are.
+    pub byte_length: u64,
+    segments: Arc<dyn SegmentStore>,
 }
 
-/// Without the rows: they have no place in a log.
+impl SegmentGrant {
+    /// Opens the uncompressed bytes, or a range of them cut at their end. `None` when the store
+    /// dropped them meanwhile: then there is no such segment.
+    pub async fn open(
+        &self,
+        range: Option<Range<u64>>,
+    ) -> Result<Option<ObjectStream>, ObjectError> {
+        self.segments.open(&self.segment_id, range).await
+    }
+}
+
 impl fmt::Debug for SegmentGrant {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("SegmentGrant")
             .field("segment_id", &self.segment_id)
             .field("media_type", &self.media_type)
-            .field("byte_length", &self.bytes.len())
-            .finish()
+            .field("byte_length", &self.byte_length)
+            .finish_non_exhaustive()
     }
 }
 
@@ -52,7 +65,11 @@ pub(crate) async fn authorize(
     if !is_content_address(segment_id) {
         return Err(not_found());
     }
-    let record = segments.record(segment_id).ok_or_else(not_found)?;
+    let record = segments
+        .record(segment_id)
+        .await
+        .map_err(|error| RoundError::internal(&error, "look a segment up"))?
+        .ok_or_else(not_found)?;
     let published = publications(&record, &identity.partition, &state.log_epoch);
     let now_ms = engine.parts.clock.now_ms();
     let first = check_unexpired(&published, now_ms)?;
@@ -61,15 +78,68 @@ pub(crate) async fn authorize(
 
     let requested = parse_requested(requested)?;
     scope::check_requested(table, &requested)?;
-    let allowed = resolve(engine, identity).await?;
+    let allowed = resolve_for_download(engine, identity, forbidden).await?;
     let effective = scope::effective(&requested, &allowed).ok_or_else(forbidden)?;
     check_digest(&published, &scope_digest(&effective), now_ms)?;
 
-    let bytes = segments.bytes(segment_id).ok_or_else(not_found)?;
     Ok(SegmentGrant {
         segment_id: segment_id.to_owned(),
         media_type,
-        bytes,
+        byte_length: record.byte_length,
+        segments: Arc::clone(segments),
+    })
+}
+
+/// Grants what a token of ours names (§5.4): no credentials, no scopes, only the claim, which must
+/// be one of a publication that has not ended.
+pub(crate) async fn authorize_signed(
+    engine: &Arc<Engine>,
+    segment_id: &str,
+    token: &str,
+) -> Result<SegmentGrant, RoundError> {
+    let denied = || RoundError::new(ErrorCode::Forbidden, "the signed URL is not valid");
+    let keys = engine.parts.transfers.segment_urls.keys();
+    let keys = keys.ok_or_else(denied)?;
+    let now_ms = engine.parts.clock.now_ms();
+    let claim = keys.verify(token, now_ms).map_err(|error| {
+        tracing::debug!(%error, "a signed URL of a segment was refused");
+        denied()
+    })?;
+    let Claim::Segment {
+        segment_id: claimed,
+        scope_digest,
+        audience,
+    } = claim
+    else {
+        return Err(denied());
+    };
+    if claimed != segment_id {
+        return Err(denied());
+    }
+    let segments = &engine.parts.segments;
+    let record = segments
+        .record(segment_id)
+        .await
+        .map_err(|error| RoundError::internal(&error, "look a segment up"))?
+        .ok_or_else(not_found)?;
+    let mut named = record
+        .publications
+        .iter()
+        .filter(|publication| publication.context.key.scope_digest == scope_digest)
+        .filter(|publication| keys.is_audience(&audience, &publication.context.key.partition))
+        .peekable();
+    let media_type = match named.peek() {
+        Some(first) => first.context.key.media_type,
+        None => return Err(denied()),
+    };
+    if named.all(|publication| publication.is_expired(now_ms)) {
+        return Err(expired());
+    }
+    Ok(SegmentGrant {
+        segment_id: segment_id.to_owned(),
+        media_type,
+        byte_length: record.byte_length,
+        segments: Arc::clone(segments),
     })
 }
 
@@ -140,7 +210,11 @@ fn parse_requested(text: &str) -> Result<ScopeFilter, RoundError> {
 }
 
 /// Only a live answer of the resolver authorizes a download: leases never do (§7.3).
-async fn resolve(engine: &Engine, identity: &Identity) -> Result<AllowedScopes, RoundError> {
+pub(crate) async fn resolve_for_download(
+    engine: &Engine,
+    identity: &Identity,
+    denied: fn() -> RoundError,
+) -> Result<AllowedScopes, RoundError> {
     let request = ResolveRequest {
         identity,
         client_id: None,
@@ -153,7 +227,7 @@ async fn resolve(engine: &Engine, identity: &Identity) -> Result<AllowedScopes, 
         }
         Ok(Err(error @ (ResolveError::Failed(_) | ResolveError::Outage(_)))) => {
             tracing::warn!(partition = %identity.partition, %error, "download denied");
-            Err(forbidden())
+            Err(denied())
         }
         Ok(Err(ResolveError::Code(code))) => {
             Err(RoundError::new(code, "the host refused the request"))

@@ -15,9 +15,10 @@ use std::sync::{
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tidewater_model::{AllowedScopes, CommitSeq, ErrorCode, HorizonSeq, PartitionId};
-use tidewater_objects::MemorySegments;
+use tidewater_objects::{MemorySegments, SegmentRecord, SegmentStore};
 use tidewater_schema::{Schema, Table, TableIndex};
 use tidewater_store::Store;
 use tidewater_wire::row::decode_row;
@@ -29,7 +30,7 @@ pub(crate) use self::{
 };
 use crate::{
     Clock, Engine, EngineConfig, EngineParts, Identity, Ids, ResolveError, ResolveRequest,
-    RoundError, ScopeResolver,
+    RoundError, ScopeResolver, Transfers,
 };
 
 /// The partition that is meant when a test does not say.
@@ -61,6 +62,12 @@ pub(crate) const SCHEMA: &str = r#"{
         {"name": "team_id", "type": "string", "nullable": false},
         {"name": "pin", "type": "bytes", "nullable": true, "encrypted": true,
          "declaredType": "string"}],
+      "scopes": ["team:{team_id}"]},
+    {"name": "photos", "primaryKey": "id", "columns": [
+        {"name": "id", "type": "string", "nullable": false},
+        {"name": "team_id", "type": "string", "nullable": false},
+        {"name": "image", "type": "blob_ref", "nullable": true},
+        {"name": "thumb", "type": "blob_ref", "nullable": true}],
       "scopes": ["team:{team_id}"]}
   ]
 }"#;
@@ -84,15 +91,35 @@ impl TestServer {
     }
 
     pub(crate) async fn start_with(config: EngineConfig) -> Self {
+        Self::start_as(config, 64 * 1024 * 1024, Transfers::default()).await
+    }
+
+    /// Sends every bootstrap as rows.
+    pub(crate) async fn without_images() -> Self {
+        Self::start_with(EngineConfig {
+            image_builds_max: 0,
+            ..EngineConfig::default()
+        })
+        .await
+    }
+
+    /// With room for so many bytes of segments.
+    pub(crate) async fn start_as(
+        config: EngineConfig,
+        segment_bytes_max: usize,
+        transfers: Transfers,
+    ) -> Self {
         let store = Arc::new(ProbedStore::default());
-        let segments = Arc::new(MemorySegments::new(64 * 1024 * 1024, SEGMENT_LIFETIME_MS));
+        let segments = MemorySegments::new(segment_bytes_max, SEGMENT_LIFETIME_MS);
+        let segments = Arc::new(segments);
         let clock = Arc::new(ManualClock(AtomicI64::new(START_MS)));
         let resolver = Arc::new(SwitchedResolver::default());
         let schema = Arc::new(Schema::from_json(SCHEMA).unwrap());
         let engine = Engine::open(EngineParts {
             store: Arc::<ProbedStore>::clone(&store),
             schema,
-            segments: Arc::clone(&segments),
+            segments: Arc::<MemorySegments>::clone(&segments),
+            transfers,
             resolver: Arc::<SwitchedResolver>::clone(&resolver),
             clock: Arc::<ManualClock>::clone(&clock),
             ids: Arc::new(CountedIds::default()),
@@ -109,6 +136,17 @@ impl TestServer {
             resolver,
             commits_seeded: AtomicU64::new(0),
         }
+    }
+
+    /// A published segment's bytes.
+    pub(crate) async fn segment_bytes(&self, id: &str) -> Bytes {
+        let stream = self.segments.open(id, None).await.unwrap().unwrap();
+        stream.collect(usize::MAX).await.unwrap()
+    }
+
+    /// A published segment's record.
+    pub(crate) async fn segment_record(&self, id: &str) -> Arc<SegmentRecord> {
+        self.segments.record(id).await.unwrap().unwrap()
     }
 
     pub(crate) fn table(&self, name: &str) -> &Table {

@@ -28,6 +28,8 @@ pub enum Scenario {
     PullWindow(WindowArgs),
     /// Bootstrap the whole table, again and again.
     Bootstrap(BootstrapArgs),
+    /// New devices that all come at once, each to bootstrap once.
+    Storm(StormArgs),
     /// Devices that push and pull in one round, pull, and bootstrap.
     Mixed(MixedArgs),
     /// Hold connections, send nothing, and read the server's memory and CPU time.
@@ -241,6 +243,40 @@ pub enum Lane {
     External,
     /// Images where the server has them.
     Image,
+}
+
+/// `storm`
+#[derive(Clone, Debug, Parser)]
+pub struct StormArgs {
+    #[command(flatten)]
+    pub common: CommonArgs,
+    #[command(flatten)]
+    pub table: TableArgs,
+    #[command(flatten)]
+    pub fill: FillArgs,
+    /// Rows in a page; 0 leaves it to the server.
+    #[arg(long, default_value_t = 0)]
+    pub page_rows: i32,
+    /// Pages in a response; 0 leaves it to the server.
+    #[arg(long, default_value_t = 0)]
+    pub pages: i32,
+    /// Which deliveries the new devices take.
+    #[arg(long, value_enum, default_value_t = Lane::Image)]
+    pub lane: Lane,
+    /// Take signed URLs where the server has them.
+    #[arg(long)]
+    pub signed: bool,
+    /// Push a commit before the storm, so that nothing built for an earlier one fits; without
+    /// it, one device bootstraps before the others come.
+    #[arg(long)]
+    pub cold: bool,
+    /// Devices that are there already, and push and pull meanwhile in lists of their own: all but
+    /// the first list, which is the one that the new devices ask for.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub others: u32,
+    /// Rounds per second of those devices together.
+    #[arg(long, default_value_t = 50.0)]
+    pub others_rate: f64,
 }
 
 /// `mixed`

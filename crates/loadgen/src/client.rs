@@ -8,15 +8,16 @@ use bytes::Bytes;
 use bytestring::ByteString;
 use tidewater_model::ScopeFilter;
 use tidewater_wire::{
-    Accept, Pull, PullHeader, PushCommit, Request, RequestFrame, RequestHeader, Subscription,
-    WireVersion, canonical_scopes,
+    Accept, Pull, PullHeader, PushCommit, Request, RequestFrame, RequestHeader, SegmentRef,
+    Subscription, WireVersion, canonical_scopes,
 };
 
 use crate::{
     error::RoundError,
-    http1::{Connection, Reply},
+    http1::{Connection, Fetched, Path, Reply},
     round::{Round, Section, check_results},
     socket::Socket,
+    verify::image::{Inspected, Inspector},
 };
 
 /// More is a server that turns in circles.
@@ -200,19 +201,59 @@ impl Client {
         segment_id: &str,
         scopes: &ScopeFilter,
     ) -> Result<Reply, RoundError> {
-        let encoding = self
-            .identity
-            .accept_encoding
-            .as_ref()
-            .map(|names| format!("accept-encoding: {names}\r\n"))
-            .unwrap_or_default();
-        let headers = format!(
-            "{}x-syncular-scopes: {}\r\n{encoding}",
-            self.identity.headers,
-            canonical_scopes(scopes)
-        );
+        let headers = self.download_headers(Some(scopes));
         let path = format!("/segments/{segment_id}");
         check_status(self.connection.get(&path, &headers).await?)
+    }
+
+    /// Fetches a segment and looks at it as it streams by: at its own route, or by its signed URL,
+    /// which gets no credentials (§5.4). Gives what it was and how many bytes travelled.
+    pub(crate) async fn inspect_segment(
+        &mut self,
+        reference: &SegmentRef,
+        scopes: &ScopeFilter,
+        mut inspector: Inspector,
+    ) -> Result<(Inspected, u64), RoundError> {
+        let sink = &mut inspector;
+        let fetched = match &reference.url {
+            Some((url, _)) => {
+                let headers = self.download_headers(None);
+                let path = self.connection.path_of(url).map(str::to_owned);
+                let path = path.ok_or_else(|| {
+                    RoundError::unexpected("a signed URL points to another server")
+                })?;
+                let path = Path::Absolute(&path);
+                self.connection.get_into(path, &headers, sink).await?
+            }
+            None => {
+                let headers = self.download_headers(Some(scopes));
+                let path = format!("/segments/{}", reference.segment_id);
+                let path = Path::Mounted(&path);
+                self.connection.get_into(path, &headers, sink).await?
+            }
+        };
+        match fetched {
+            Fetched::Streamed { travelled } => {
+                Ok((inspector.finish(&reference.segment_id), travelled))
+            }
+            Fetched::Refused(reply) => Err(refusal(&reply)),
+        }
+    }
+
+    /// Header lines of a download: credentials and scopes, unless the URL is all it takes.
+    fn download_headers(&self, scopes: Option<&ScopeFilter>) -> String {
+        let encoding = self.identity.accept_encoding.as_ref();
+        let encoding = encoding
+            .map(|names| format!("accept-encoding: {names}\r\n"))
+            .unwrap_or_default();
+        match scopes {
+            None => encoding,
+            Some(scopes) => format!(
+                "{}x-syncular-scopes: {}\r\n{encoding}",
+                self.identity.headers,
+                canonical_scopes(scopes)
+            ),
+        }
     }
 }
 
@@ -269,10 +310,14 @@ fn check_status(reply: Reply) -> Result<Reply, RoundError> {
     if reply.status == 200 {
         return Ok(reply);
     }
-    Err(RoundError::Status {
+    Err(refusal(&reply))
+}
+
+fn refusal(reply: &Reply) -> RoundError {
+    RoundError::Status {
         status: reply.status,
-        code: error_code(&reply),
-    })
+        code: error_code(reply),
+    }
 }
 
 /// The code in the JSON of an error reply, or nothing.

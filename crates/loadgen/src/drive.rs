@@ -68,47 +68,81 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
 /// How much longer than planned an open-loop phase may go on to begin what is overdue.
 const OVERTIME_FACTOR: u32 = 2;
 
+/// What something cost, beside its time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Costs {
+    pub(crate) began: Instant,
+    pub(crate) elapsed: Duration,
+    /// The server before and after.
+    pub(crate) server: Option<(Usage, Usage)>,
+    /// CPU time of this process.
+    pub(crate) generator_cpu: Duration,
+    /// CPU time of the machine.
+    pub(crate) machine_cpu: Duration,
+}
+
+/// Reads every counter before and after some work.
+pub(crate) async fn with_costs<T>(
+    server_pid: Option<u32>,
+    work: impl Future<Output = T>,
+) -> anyhow::Result<(T, Costs)> {
+    let read_server = || server_pid.map(Usage::read).transpose();
+    let machine_before = machine_cpu()?;
+    let server_before = read_server()?;
+    let generator_before = Usage::read(std::process::id())?;
+    let started = Instant::now();
+    let done = work.await;
+    let elapsed = started.elapsed();
+    let server_after = read_server()?;
+    let generator_after = Usage::read(std::process::id())?;
+    let machine_after = machine_cpu()?;
+    let costs = Costs {
+        began: started,
+        elapsed,
+        server: server_before.zip(server_after),
+        generator_cpu: generator_after.cpu.saturating_sub(generator_before.cpu),
+        machine_cpu: machine_after.saturating_sub(machine_before),
+    };
+    Ok((done, costs))
+}
+
 /// Runs the workers and gives them back, in no particular order.
 pub(crate) async fn run_phase<W: Worker>(
     workers: Vec<W>,
     phase: Phase,
 ) -> anyhow::Result<(Vec<W>, Measured)> {
     let recorder = Rc::new(RefCell::new(Recorder::default()));
-    let read_server = || phase.server_pid.map(Usage::read).transpose();
-    let machine_before = machine_cpu()?;
-    let server_before = read_server()?;
-    let generator_before = Usage::read(std::process::id())?;
     let pace = Rc::new(Pace::new(phase, workers.len())?);
-    let started = Instant::now();
     let local = LocalSet::new();
-    let workers = local
-        .run_until(async {
-            let progress = tokio::task::spawn_local(show_progress(phase, Rc::clone(&recorder)));
-            let mut running = JoinSet::new();
-            for worker in workers {
-                running.spawn_local(work(worker, Rc::clone(&pace), Rc::clone(&recorder)));
-            }
-            let workers = running.join_all().await;
-            progress.abort();
-            workers
-        })
-        .await;
-    let elapsed = started.elapsed();
-    let server_after = read_server()?;
-    let generator_after = Usage::read(std::process::id())?;
-    let machine_after = machine_cpu()?;
-    let (tallies, errors) = recorder.take().finish();
-    let measured = Measured {
-        began: started,
-        elapsed,
-        tallies,
-        errors,
-        unsent: pace.unsent(),
-        server: server_before.zip(server_after),
-        generator_cpu: generator_after.cpu.saturating_sub(generator_before.cpu),
-        machine_cpu: machine_after.saturating_sub(machine_before),
-    };
+    let load = local.run_until(async {
+        let progress = tokio::task::spawn_local(show_progress(phase, Rc::clone(&recorder)));
+        let mut running = JoinSet::new();
+        for worker in workers {
+            running.spawn_local(work(worker, Rc::clone(&pace), Rc::clone(&recorder)));
+        }
+        let workers = running.join_all().await;
+        progress.abort();
+        workers
+    });
+    let (workers, costs) = with_costs(phase.server_pid, load).await?;
+    let measured = Measured::new(costs, recorder.take(), pace.unsent());
     Ok((workers, measured))
+}
+
+impl Measured {
+    pub(crate) fn new(costs: Costs, recorder: Recorder, unsent: u64) -> Self {
+        let (tallies, errors) = recorder.finish();
+        Self {
+            began: costs.began,
+            elapsed: costs.elapsed,
+            tallies,
+            errors,
+            unsent,
+            server: costs.server,
+            generator_cpu: costs.generator_cpu,
+            machine_cpu: costs.machine_cpu,
+        }
+    }
 }
 
 async fn work<W: Worker>(mut worker: W, pace: Rc<Pace>, recorder: Rc<RefCell<Recorder>>) -> W {

@@ -22,6 +22,7 @@ use tokio::{
     net::TcpStream,
 };
 
+use reply::Body;
 pub(crate) use reply::Reply;
 
 use crate::{error::RoundError, target::Target};
@@ -89,10 +90,60 @@ impl Connection {
         self.exchange().await
     }
 
+    /// Sends `GET` for a URL of this server with `headers` and writes the body, without its content
+    /// encoding, to `sink` as it comes.
+    pub(crate) async fn get_into(
+        &mut self,
+        path: Path<'_>,
+        headers: &str,
+        sink: impl std::io::Write,
+    ) -> Result<Fetched, RoundError> {
+        match path {
+            Path::Mounted(path) => self.start("GET", path, headers),
+            Path::Absolute(path) => self.start_at("GET", "", path, headers),
+        }
+        self.output.extend_from_slice(b"\r\n");
+        let mut open = self.ready().await?;
+        let timeout = self.timeout;
+        // Each wait is bounded, and not the whole: a storm of large downloads takes its time.
+        let waited = tokio::time::timeout(timeout, async {
+            open.stream.write_all(&self.output).await?;
+            read_head(&mut open).await
+        });
+        let head = waited.await.map_err(|_| RoundError::Timeout)??;
+        if head.status() != 200 {
+            let body = tokio::time::timeout(timeout, read_body(&mut open, head.framing)).await;
+            let body = body.map_err(|_| RoundError::Timeout)??;
+            return Ok(Fetched::Refused(head.with_body(body)));
+        }
+        let mut sink = head.undo(sink)?;
+        let mut body = Body::new(head.framing);
+        let mut travelled = 0;
+        loop {
+            while let Some(piece) = body.take(&mut open.input)? {
+                travelled += u64::try_from(piece.len()).unwrap_or(u64::MAX);
+                sink.write_all(&piece)?;
+            }
+            if body.is_over() {
+                break;
+            }
+            let more = tokio::time::timeout(timeout, read_more(&mut open)).await;
+            if more.map_err(|_| RoundError::Timeout)?? == 0 {
+                body.end()?;
+            }
+        }
+        sink.finish()?;
+        self.keep(open, head.keep_alive);
+        Ok(Fetched::Streamed { travelled })
+    }
+
     fn start(&mut self, method: &str, path: &str, headers: &str) {
-        let Target {
-            authority, prefix, ..
-        } = &self.target;
+        let prefix = self.target.prefix.clone();
+        self.start_at(method, &prefix, path, headers);
+    }
+
+    fn start_at(&mut self, method: &str, prefix: &str, path: &str, headers: &str) {
+        let authority = &self.target.authority;
         self.output.clear();
         for part in [
             method,
@@ -109,10 +160,7 @@ impl Connection {
     }
 
     async fn exchange(&mut self) -> Result<Reply, RoundError> {
-        let mut open = match self.open.take() {
-            Some(open) if open.used_at.elapsed() < IDLE_MAX => open,
-            _ => self.connect().await?,
-        };
+        let mut open = self.ready().await?;
         let exchange = async {
             open.stream.write_all(&self.output).await?;
             read_reply(&mut open).await
@@ -120,11 +168,33 @@ impl Connection {
         let (reply, keep_alive) = tokio::time::timeout(self.timeout, exchange)
             .await
             .map_err(|_| RoundError::Timeout)??;
-        if keep_alive {
+        self.keep(open, keep_alive);
+        Ok(reply)
+    }
+
+    /// The open connection, or a new one.
+    async fn ready(&mut self) -> Result<Open, RoundError> {
+        match self.open.take() {
+            Some(open) if open.used_at.elapsed() < IDLE_MAX => Ok(open),
+            _ => self.connect().await,
+        }
+    }
+
+    /// Keeps a connection whose exchange is over, if it can be used again.
+    fn keep(&mut self, mut open: Open, keep_alive: bool) {
+        if keep_alive && open.input.is_empty() {
             open.used_at = Instant::now();
             self.open = Some(open);
         }
-        Ok(reply)
+    }
+
+    /// The path and query of a URL that this connection can ask for.
+    pub(crate) fn path_of<'u>(&self, url: &'u str) -> Option<&'u str> {
+        let rest = url.strip_prefix("http://")?;
+        let (authority, _) = rest.split_at(rest.find('/')?);
+        let ours = &self.target.authority;
+        let is_ours = authority == ours || ours.strip_suffix(":80") == Some(authority);
+        is_ours.then(|| &rest[authority.len()..])
     }
 
     async fn connect(&self) -> Result<Open, RoundError> {
@@ -141,16 +211,36 @@ impl Connection {
     }
 }
 
+/// Where a request goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Path<'a> {
+    /// Below the mount of the protocol.
+    Mounted(&'a str),
+    /// Anywhere on the server.
+    Absolute(&'a str),
+}
+
+/// What became of a request whose body was not to be kept.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Fetched {
+    /// It went to its sink; so many bytes travelled.
+    Streamed { travelled: u64 },
+    /// There was another one, with another status than 200.
+    Refused(Reply),
+}
+
+async fn read_head(open: &mut Open) -> Result<reply::Head, RoundError> {
+    loop {
+        if let Some(head) = reply::parse_head(&mut open.input)? {
+            return Ok(head);
+        }
+        need_more(open).await?;
+    }
+}
+
 /// Reads one reply, and tells whether the connection can be used again.
 async fn read_reply(open: &mut Open) -> Result<(Reply, bool), RoundError> {
-    let head = loop {
-        if let Some(head) = reply::parse_head(&mut open.input)? {
-            break head;
-        }
-        if read_more(open).await? == 0 {
-            return Err(std::io::Error::from(ErrorKind::UnexpectedEof).into());
-        }
-    };
+    let head = read_head(open).await?;
     let body = read_body(open, head.framing).await?;
     let keep_alive = head.keep_alive && open.input.is_empty();
     Ok((head.with_body(body), keep_alive))

@@ -23,6 +23,7 @@ use crate::{
     setup::Setup,
     verify::{
         ProblemKind, Problems,
+        image::{Inspected, Inspector},
         log::{LogCheck, RowState, row_hash},
         rows::RowsCheck,
         section::check_section,
@@ -190,6 +191,8 @@ pub(crate) struct Batch {
     pub(crate) pages: Vec<Bytes>,
     /// Where a page came from, if it was fetched.
     pub(crate) refs: Vec<Option<SegmentRef>>,
+    /// Images, which are not kept.
+    pub(crate) images: Vec<(SegmentRef, Inspected)>,
     /// Bytes of bodies, as they travelled.
     pub(crate) bytes: u64,
     pub(crate) is_last: bool,
@@ -217,11 +220,20 @@ pub(crate) async fn bootstrap_round(
     let scopes = pull.subscriptions[0].scopes.clone();
     let mut pages = Vec::with_capacity(segments.len());
     let mut refs = Vec::new();
+    let mut images = Vec::new();
     for segment in segments {
         match segment {
             Segment::Inline(page) => {
                 pages.push(page);
                 refs.push(None);
+            }
+            Segment::Ref(reference) if reference.media_type == MediaType::Sqlite => {
+                check_reference(&reference)?;
+                let inspector = Inspector::new(true);
+                let inspecting = client.inspect_segment(&reference, &scopes, inspector);
+                let (inspected, travelled) = inspecting.await?;
+                bytes += travelled;
+                images.push((reference, inspected));
             }
             Segment::Ref(reference) => {
                 check_reference(&reference)?;
@@ -237,6 +249,7 @@ pub(crate) async fn bootstrap_round(
     Ok(Batch {
         pages,
         refs,
+        images,
         bytes,
         is_last,
     })
@@ -255,17 +268,30 @@ pub(crate) fn check_fetched(batch: &Batch, problems: &mut Problems) {
     for (page, reference) in batch.pages.iter().zip(&batch.refs) {
         let Some(reference) = reference else { continue };
         let len = i64::try_from(page.len()).unwrap_or(i64::MAX);
-        let has_format = match reference.media_type {
-            MediaType::Rows => page.starts_with(b"SSG2"),
-            MediaType::Sqlite => page.starts_with(b"SQLite format 3\0"),
-        };
         if len != reference.byte_length
-            || !has_format
+            || !page.starts_with(b"SSG2")
             || content_address(page) != *reference.segment_id
         {
             problems.add(ProblemKind::BadSegment, &reference.segment_id);
         }
     }
+}
+
+/// Holds an image against its reference. Its rows, if it is one.
+pub(crate) fn check_image(
+    reference: &SegmentRef,
+    inspected: &Inspected,
+    problems: &mut Problems,
+) -> u64 {
+    let rows = inspected.image_rows.unwrap_or(0);
+    if u64::try_from(reference.byte_length) != Ok(inspected.byte_length)
+        || u64::try_from(reference.row_count) != Ok(rows)
+        || *inspected.id != *reference.segment_id
+    {
+        let text = format!("{}: {inspected:?}", reference.segment_id);
+        problems.add(ProblemKind::BadSegment, text);
+    }
+    rows
 }
 
 pub(crate) fn body_len(body: &Bytes) -> u64 {

@@ -11,6 +11,7 @@ mod receiver;
 mod reconnect;
 mod slow;
 mod sockets;
+mod storm;
 #[cfg(test)]
 mod tests;
 
@@ -43,6 +44,7 @@ pub(crate) async fn run(scenario: Scenario) -> anyhow::Result<Report> {
         Scenario::PullIdle(args) => (pull::run_idle(&args).await?, args.common.json),
         Scenario::PullWindow(args) => (pull::run_window(&args).await?, args.common.json),
         Scenario::Bootstrap(args) => (bootstrap::run(&args).await?, args.common.json),
+        Scenario::Storm(args) => (storm::run(&args).await?, args.common.json),
         Scenario::Mixed(args) => (mixed::run(&args).await?, args.common.json),
         Scenario::Idle(args) => (idle::run(&args).await?, args.common.json),
         Scenario::FanOut(args) => (fan_out::run(&args).await?, args.common.json),

@@ -1,9 +1,10 @@
 //! Checks what a server answered, so that no figure comes from a server that loses data.
 //!
 //! Pure: frames and pages go in, [`Problems`] come out. Each checker looks at one thing: [`log`]
-//! at the commits of a partition, [`rows`] at the pages of a bootstrap, [`section`] at one
-//! incremental pull. Fetching what they check is the business of `observer`.
+//! at the commits of a partition, [`rows`] at the pages of a bootstrap, [`image`] at a download as it
+//! streams by, [`section`] at one incremental pull. Fetching what they check is the business of `observer`.
 
+pub(crate) mod image;
 pub(crate) mod log;
 pub(crate) mod rows;
 pub(crate) mod section;

@@ -94,6 +94,9 @@ pub const ACTIVE_WINDOW_MS_DEFAULT: i64 = 14 * 24 * 60 * 60 * 1_000;
 /// Commits older than this are pruned whoever needs them, in milliseconds: 30 days (§4.6).
 pub const FORCED_AGE_MS_DEFAULT: i64 = 30 * 24 * 60 * 60 * 1_000;
 
+/// Largest blob: 64 MiB (§5.9.3).
+pub const BLOB_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
+
 /// Smallest body worth compressing (§5.8).
 pub const COMPRESSED_BODY_BYTES_MIN: usize = 1_024;
 

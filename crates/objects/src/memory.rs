@@ -12,68 +12,38 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Range,
+    path::Path,
     sync::Arc,
+    time::Duration,
 };
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use lru::LruCache;
 use parking_lot::Mutex;
 use tidewater_model::limits::PUBLICATIONS_PER_SEGMENT_MAX;
 use tidewater_wire::content_address;
 
-use crate::{Publication, PublicationContext, SegmentError, SegmentId, SegmentKey, SegmentRecord};
+use crate::{
+    FoundSegment, NewSegment, ObjectError, ObjectErrorKind, ObjectStream, PageSize, Prune,
+    Publication, PublicationContext, Removed, SegmentBody, SegmentId, SegmentKey, SegmentRecord,
+    SegmentStats, SegmentStore, SignedUrl,
+};
 
 /// What a publication is charged beside the text of its context: its places in the maps.
 const PUBLICATION_OVERHEAD_BYTES: usize = 512;
 
-/// A segment store that forgets everything when the process ends.
+/// A segment store that forgets everything when the process ends. Clones share what it holds.
+#[derive(Clone)]
 pub struct MemorySegments {
+    cache: Arc<Cache>,
+}
+
+struct Cache {
     bytes_max: usize,
     lifetime_ms: i64,
     state: Mutex<State>,
-}
-
-/// A segment found for reuse.
-#[derive(Clone, Debug)]
-pub struct FoundSegment {
-    /// The segment.
-    pub record: Arc<SegmentRecord>,
-    /// The publication that makes it usable, with the cursors of a page.
-    pub context: Arc<PublicationContext>,
-}
-
-/// Which stored pages can stand in for one that would be read now.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct PageSize {
-    /// Most rows the client takes: no page with more is found.
-    pub rows_max: u64,
-    /// A page of this size was ended by its bytes. Any other that is followed by a page and has
-    /// fewer than `rows_max` rows was cut for a client that takes less, and is not found: one
-    /// such client would slow down everybody else.
-    pub full_bytes: usize,
-}
-
-/// What the store holds and what it did since it was made.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct SegmentStats {
-    /// Segments held.
-    pub segments: usize,
-    /// Publications held, expired ones included.
-    pub publications: usize,
-    /// Memory charged, at most the bound.
-    pub bytes: usize,
-    /// Publications added.
-    pub published: u64,
-    /// Publications renewed.
-    pub renewed: u64,
-    /// Look-ups for reuse that found a segment.
-    pub hits: u64,
-    /// Look-ups for reuse that found none.
-    pub misses: u64,
-    /// Segments dropped to make room.
-    pub evicted: u64,
-    /// Segments dropped because their last publication ended.
-    pub expired: u64,
 }
 
 impl MemorySegments {
@@ -81,34 +51,142 @@ impl MemorySegments {
     /// `lifetime_ms`.
     pub fn new(bytes_max: usize, lifetime_ms: i64) -> Self {
         Self {
+            cache: Arc::new(Cache::new(bytes_max, lifetime_ms)),
+        }
+    }
+}
+
+#[async_trait]
+impl SegmentStore for MemorySegments {
+    async fn publish(
+        &self,
+        segment: NewSegment,
+        now_ms: i64,
+    ) -> Result<Arc<SegmentRecord>, ObjectError> {
+        let (context, row_count, id, byte_length, body) = segment.into_parts();
+        let charge = publication_charge(&context);
+        let byte_length = usize::try_from(byte_length).unwrap_or(usize::MAX);
+        self.cache.check_size(byte_length.saturating_add(charge))?;
+        let bytes = match body {
+            SegmentBody::Bytes(bytes) => bytes,
+            SegmentBody::File(file) => {
+                let expected = id.clone();
+                tokio::task::spawn_blocking(move || read(&file, &expected, byte_length))
+                    .await
+                    .map_err(|error| {
+                        ObjectError::new(ObjectErrorKind::Unavailable, PUBLISH).with_source(error)
+                    })??
+            }
+        };
+        self.cache.publish_at(id, context, row_count, bytes, now_ms)
+    }
+
+    async fn find(
+        &self,
+        key: &SegmentKey,
+        now_ms: i64,
+    ) -> Result<Option<FoundSegment>, ObjectError> {
+        Ok(self.cache.find(key, now_ms))
+    }
+
+    async fn find_page(
+        &self,
+        key: &SegmentKey,
+        row_cursor: Option<&str>,
+        size: PageSize,
+        now_ms: i64,
+    ) -> Result<Option<FoundSegment>, ObjectError> {
+        Ok(self.cache.find_page(key, row_cursor, size, now_ms))
+    }
+
+    async fn record(&self, id: &str) -> Result<Option<Arc<SegmentRecord>>, ObjectError> {
+        Ok(self.cache.record(id))
+    }
+
+    async fn open(
+        &self,
+        id: &str,
+        range: Option<Range<u64>>,
+    ) -> Result<Option<ObjectStream>, ObjectError> {
+        let bytes = self.cache.bytes(id);
+        Ok(bytes.map(|bytes| ObjectStream::from_bytes(&bytes, range)))
+    }
+
+    async fn presign(
+        &self,
+        _id: &str,
+        _lifetime: Duration,
+        _now_ms: i64,
+    ) -> Result<Option<SignedUrl>, ObjectError> {
+        Ok(None)
+    }
+
+    async fn expire(&self, ended_by_ms: i64) -> Result<Removed, ObjectError> {
+        let ended = |publication: &Publication| publication.is_expired(ended_by_ms);
+        let removed = self.cache.remove(ended);
+        self.cache.state.lock().stats.expired += removed.segments;
+        Ok(removed)
+    }
+
+    async fn prune(&self, what: &Prune) -> Result<Removed, ObjectError> {
+        let covered = |publication: &Publication| what.covers(&publication.context);
+        Ok(self.cache.remove(covered))
+    }
+
+    async fn list(
+        &self,
+        after: Option<&SegmentId>,
+        limit: usize,
+    ) -> Result<Vec<Arc<SegmentRecord>>, ObjectError> {
+        let mut records: Vec<Arc<SegmentRecord>> = self
+            .cache
+            .state
+            .lock()
+            .entries
+            .iter()
+            .filter(|(id, _)| after.is_none_or(|after| *id > after))
+            .map(|(_, entry)| Arc::clone(&entry.record))
+            .collect();
+        records.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+        records.truncate(limit);
+        Ok(records)
+    }
+
+    async fn stats(&self) -> Result<SegmentStats, ObjectError> {
+        Ok(self.cache.stats())
+    }
+}
+
+const PUBLISH: &str = "publish a segment";
+
+/// Reads a file whose size fits the bound, and checks that it is what it is said to be.
+fn read(file: &Path, id: &SegmentId, byte_length: usize) -> Result<Bytes, ObjectError> {
+    let bytes = std::fs::read(file).map_err(|error| {
+        ObjectError::new(ObjectErrorKind::Unavailable, PUBLISH).with_source(error)
+    })?;
+    if bytes.len() != byte_length || content_address(&bytes) != id.as_str() {
+        return Err(ObjectError::new(ObjectErrorKind::ContentMismatch, PUBLISH)
+            .with_detail(format!("the file is not segment {id}")));
+    }
+    Ok(bytes.into())
+}
+
+impl Cache {
+    fn new(bytes_max: usize, lifetime_ms: i64) -> Self {
+        Self {
             bytes_max,
             lifetime_ms,
             state: Mutex::new(State::new()),
         }
     }
 
-    /// Stores a segment under the hash of its bytes, or renews the publication with an equal
-    /// context. Other publications keep their time.
-    pub fn publish(
-        &self,
-        context: PublicationContext,
-        row_count: u64,
-        bytes: Bytes,
-        now_ms: i64,
-    ) -> Result<Arc<SegmentRecord>, SegmentError> {
-        self.check_size(&context, &bytes)?;
-        let id = SegmentId::new(content_address(&bytes));
-        self.publish_at(id, context, row_count, bytes, now_ms)
-    }
-
-    /// The unexpired segment that holds every row of `key`.
-    pub fn find(&self, key: &SegmentKey, now_ms: i64) -> Option<FoundSegment> {
+    fn find(&self, key: &SegmentKey, now_ms: i64) -> Option<FoundSegment> {
         let mut state = self.state.lock();
         state.find(key, None, now_ms, |_, context| context.is_whole_table())
     }
 
     /// The unexpired page of `key` that starts at `row_cursor` and has the most rows.
-    pub fn find_page(
+    fn find_page(
         &self,
         key: &SegmentKey,
         row_cursor: Option<&str>,
@@ -117,39 +195,58 @@ impl MemorySegments {
     ) -> Option<FoundSegment> {
         let mut state = self.state.lock();
         state.find(key, row_cursor, now_ms, |record, context| {
-            record.row_count <= size.rows_max
-                && (context.next_row_cursor.is_none()
-                    || record.row_count == size.rows_max
-                    || record.byte_length >= size.full_bytes)
+            let is_last = context.next_row_cursor.is_none();
+            size.admits(record.row_count, record.byte_length, is_last)
         })
     }
 
     /// A segment's record, with the publications to check a download against.
-    pub fn record(&self, id: &str) -> Option<Arc<SegmentRecord>> {
+    fn record(&self, id: &str) -> Option<Arc<SegmentRecord>> {
         let mut state = self.state.lock();
         state.entries.get(id).map(|entry| Arc::clone(&entry.record))
     }
 
     /// A segment's bytes. The caller has checked a publication of its record.
-    pub fn bytes(&self, id: &str) -> Option<Bytes> {
+    fn bytes(&self, id: &str) -> Option<Bytes> {
         let mut state = self.state.lock();
         state.entries.get(id).map(|entry| entry.bytes.clone())
     }
 
     /// What the store holds and did.
-    pub fn stats(&self) -> SegmentStats {
-        self.state.lock().stats
+    fn stats(&self) -> SegmentStats {
+        let state = self.state.lock();
+        SegmentStats {
+            bytes: count(state.bytes),
+            ..state.stats
+        }
     }
 
-    fn check_size(&self, context: &PublicationContext, bytes: &Bytes) -> Result<(), SegmentError> {
-        let segment_bytes = bytes.len().saturating_add(publication_charge(context));
-        if segment_bytes > self.bytes_max {
-            return Err(SegmentError::TooLarge {
-                segment_bytes,
-                bytes_max: self.bytes_max,
-            });
+    fn check_size(&self, segment_bytes: usize) -> Result<(), ObjectError> {
+        let bytes_max = self.bytes_max;
+        if segment_bytes > bytes_max {
+            let detail = format!(
+                "a segment of {segment_bytes} bytes does not fit the segment cache of {bytes_max} \
+                 bytes: raise the cache's size"
+            );
+            return Err(ObjectError::new(ObjectErrorKind::TooLarge, PUBLISH).with_detail(detail));
         }
         Ok(())
+    }
+
+    /// Removes publications, and segments that have none left.
+    fn remove(&self, goes: impl Fn(&Publication) -> bool) -> Removed {
+        let mut state = self.state.lock();
+        let concerned: Vec<SegmentId> = state
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.record.publications.iter().any(&goes))
+            .map(|(id, _)| id.clone())
+            .collect();
+        let mut removed = Removed::default();
+        for id in concerned {
+            state.remove(&id, &goes, &mut removed);
+        }
+        removed
     }
 
     fn publish_at(
@@ -159,7 +256,7 @@ impl MemorySegments {
         row_count: u64,
         bytes: Bytes,
         now_ms: i64,
-    ) -> Result<Arc<SegmentRecord>, SegmentError> {
+    ) -> Result<Arc<SegmentRecord>, ObjectError> {
         let stored = self
             .state
             .lock()
@@ -169,7 +266,8 @@ impl MemorySegments {
         if let Some((stored_bytes, stored_rows)) = stored
             && (stored_bytes != bytes || stored_rows != row_count)
         {
-            return Err(SegmentError::ContentMismatch(id));
+            return Err(ObjectError::new(ObjectErrorKind::ContentMismatch, PUBLISH)
+                .with_detail(format!("segment {id} is stored with other content")));
         }
         let publication = Publication {
             context: Arc::new(context),
@@ -194,6 +292,8 @@ struct State {
     pages: HashMap<SegmentKey, BTreeMap<Option<String>, Vec<Page>>>,
     /// When the last publication of each entry ends.
     expiries: BTreeSet<(i64, SegmentId)>,
+    /// What is charged.
+    bytes: usize,
     stats: SegmentStats,
 }
 
@@ -213,6 +313,7 @@ impl State {
             entries: LruCache::unbounded(),
             pages: HashMap::new(),
             expiries: BTreeSet::new(),
+            bytes: 0,
             stats: SegmentStats::default(),
         }
     }
@@ -277,7 +378,7 @@ impl State {
 
     /// Adds a publication, and the entry if it is the first.
     fn append(&mut self, id: &SegmentId, row_count: u64, bytes: Bytes, publication: Publication) {
-        self.stats.bytes += publication_charge(&publication.context);
+        self.bytes += publication_charge(&publication.context);
         self.stats.publications += 1;
         self.stats.published += 1;
         let page = Page {
@@ -298,13 +399,13 @@ impl State {
             self.expiries.insert((record.expires_at_ms(), id.clone()));
             return;
         }
-        self.stats.bytes += bytes.len();
+        self.bytes += bytes.len();
         self.stats.segments += 1;
         self.expiries
             .insert((publication.expires_at_ms, id.clone()));
         let record = Arc::new(SegmentRecord {
             id: id.clone(),
-            byte_length: bytes.len(),
+            byte_length: count(bytes.len()),
             row_count,
             publications: vec![publication],
         });
@@ -313,7 +414,7 @@ impl State {
 
     /// Keeps the bounds by dropping other segments, then other publications of this one.
     fn make_room(&mut self, id: &SegmentId, context: &PublicationContext, bytes_max: usize) {
-        while self.stats.bytes > bytes_max && self.entries.len() > 1 {
+        while self.bytes > bytes_max && self.entries.len() > 1 {
             let (_, entry) = self
                 .entries
                 .pop_lru()
@@ -322,9 +423,7 @@ impl State {
             self.forget(&entry);
             self.stats.evicted += 1;
         }
-        while self.publication_count(id) > PUBLICATIONS_PER_SEGMENT_MAX
-            || self.stats.bytes > bytes_max
-        {
+        while self.publication_count(id) > PUBLICATIONS_PER_SEGMENT_MAX || self.bytes > bytes_max {
             self.drop_publication_beside(id, context);
         }
     }
@@ -353,6 +452,33 @@ impl State {
         self.forget_publication(id, &dropped.context);
     }
 
+    /// Removes those publications of a segment, and the segment with the last one.
+    fn remove(
+        &mut self,
+        id: &SegmentId,
+        goes: &impl Fn(&Publication) -> bool,
+        removed: &mut Removed,
+    ) {
+        let entry = self.entries.peek_mut(id).expect("the segment is stored");
+        if entry.record.publications.iter().all(goes) {
+            let entry = self.entries.pop(id).expect("the segment is stored");
+            self.forget(&entry);
+            removed.segments += 1;
+            removed.publications += count(entry.record.publications.len());
+            removed.bytes += entry.record.byte_length;
+            return;
+        }
+        let ended_at_ms = entry.record.expires_at_ms();
+        let record = Arc::make_mut(&mut entry.record);
+        let gone: Vec<Publication> = record.publications.extract_if(.., |p| goes(p)).collect();
+        self.expiries.remove(&(ended_at_ms, id.clone()));
+        self.expiries.insert((record.expires_at_ms(), id.clone()));
+        removed.publications += count(gone.len());
+        for publication in gone {
+            self.forget_publication(id, &publication.context);
+        }
+    }
+
     fn drop_expired(&mut self, now_ms: i64) {
         while let Some((ended_at_ms, id)) = self.expiries.first()
             && *ended_at_ms <= now_ms
@@ -371,12 +497,12 @@ impl State {
         for publication in &record.publications {
             self.forget_publication(&record.id, &publication.context);
         }
-        self.stats.bytes -= entry.bytes.len();
+        self.bytes -= entry.bytes.len();
         self.stats.segments -= 1;
     }
 
     fn forget_publication(&mut self, id: &SegmentId, context: &PublicationContext) {
-        self.stats.bytes -= publication_charge(context);
+        self.bytes -= publication_charge(context);
         self.stats.publications -= 1;
         let starts = self
             .pages
@@ -393,6 +519,10 @@ impl State {
             self.pages.remove(&context.key);
         }
     }
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).expect("a count fits in 64 bits")
 }
 
 /// The memory a publication takes, roughly: its text is in the record and in the index.

@@ -101,7 +101,7 @@ pub struct SegmentRecord {
     /// Its address.
     pub id: SegmentId,
     /// Uncompressed size.
-    pub byte_length: usize,
+    pub byte_length: u64,
     /// Rows in it.
     pub row_count: u64,
     /// What it was published as, oldest first. Expired ones are kept for a while, so that a late
@@ -124,5 +124,24 @@ impl SegmentRecord {
             .map(|publication| publication.expires_at_ms)
             .max()
             .expect("a record has a publication")
+    }
+}
+
+/// A URL that needs no credentials until it ends.
+#[derive(Clone, Eq, PartialEq)]
+pub struct SignedUrl {
+    /// The URL. It is a secret: whoever has it can use it.
+    pub url: String,
+    /// When it ends, Unix milliseconds.
+    pub expires_at_ms: i64,
+}
+
+/// Without the signature: it has no place in a log.
+impl fmt::Debug for SignedUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("SignedUrl")
+            .field("expires_at_ms", &self.expires_at_ms)
+            .finish_non_exhaustive()
     }
 }

@@ -39,6 +39,7 @@ pub(crate) async fn app() -> Result<Router, Box<dyn Error>> {
         store: Arc::new(tidewater_store::MemoryStore::new()),
         schema: Arc::new(Schema::from_json(SCHEMA)?),
         segments: Arc::new(MemorySegments::new(64 << 20, 86_400_000)),
+        transfers: Transfers::default(),
         resolver: Arc::new(Owners),
         clock: Arc::new(SystemClock),
         ids: Arc::new(RandomIds),

@@ -41,10 +41,7 @@ pub(crate) async fn read(
         return Err(ApiError::too_large(bytes_max));
     }
     let share = server.buffered_bytes.take(0).ok_or_else(out_of_buffers)?;
-    let chunks = Chunks {
-        body,
-        pace: Pace::new(server.config.body_timeout),
-    };
+    let chunks = Chunks::new(body, server.config.body_timeout);
     let sink = Sink {
         share,
         bytes_max,
@@ -137,13 +134,21 @@ impl Sink {
 }
 
 /// The chunks of a body, each awaited only so long.
-struct Chunks {
+pub(crate) struct Chunks {
     body: Body,
     pace: Pace,
 }
 
 impl Chunks {
-    async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+    pub(crate) fn new(body: Body, timeout: Duration) -> Self {
+        Self {
+            body,
+            pace: Pace::new(timeout),
+        }
+    }
+
+    /// The next bytes; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {
             // What is here already needs no timer.
             let frame = match self.body.frame().now_or_never() {
@@ -200,14 +205,14 @@ impl Pace {
 }
 
 /// The length that the client declares.
-fn declared(headers: &HeaderMap) -> Option<usize> {
+pub(crate) fn declared(headers: &HeaderMap) -> Option<usize> {
     let text = headers.get(header::CONTENT_LENGTH)?.to_str().ok()?;
     // Digits that do not fit are the largest of lengths.
     (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()))
         .then(|| text.parse().unwrap_or(usize::MAX))
 }
 
-fn undecodable() -> ApiError {
+pub(crate) fn undecodable() -> ApiError {
     ApiError::unreadable("the request body does not have its content encoding")
 }
 
@@ -215,7 +220,7 @@ fn out_of_buffers() -> ApiError {
     ApiError::overloaded("the server holds too many request bodies")
 }
 
-fn internal(error: &io::Error) -> ApiError {
+pub(crate) fn internal(error: &io::Error) -> ApiError {
     tracing::error!(%error, "no decoder for a request body");
     ApiError::internal()
 }

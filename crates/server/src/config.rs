@@ -3,7 +3,7 @@
 //! Every default is fit for production. Sizes bound memory and times bound how long a slow or
 //! silent peer can hold it, so there is no setting for "no limit".
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use tidewater_model::limits;
 
@@ -22,6 +22,8 @@ pub struct ServerConfig {
     pub body_timeout: Duration,
     /// Whether responses are compressed for clients that accept it.
     pub compress: bool,
+    /// How segments and blobs are sent and taken.
+    pub transfers: TransferConfig,
     /// How [`crate::serve`] treats connections.
     pub connections: ConnectionConfig,
     /// How sockets of the realtime channel are treated.
@@ -59,6 +61,23 @@ pub struct RealtimeConfig {
     pub drain_spread: Duration,
 }
 
+/// Limits of downloads and uploads.
+#[derive(Clone, Debug)]
+pub struct TransferConfig {
+    /// Downloads of segments and blobs at once; more are refused with a hint.
+    pub downloads_max: usize,
+    /// Uploads of blobs at once; more are refused with a hint.
+    pub uploads_max: usize,
+    /// Compressed copies of small segments, in memory. At 0 there are none: small segments are
+    /// sent as they are.
+    pub copies_memory_bytes_max: u64,
+    /// Compressed copies of large segments, in unnamed files. At 0 there are none: large segments
+    /// are sent as they are.
+    pub copies_disk_bytes_max: u64,
+    /// The folder of those files; the system's if there is none.
+    pub scratch: Option<PathBuf>,
+}
+
 /// Limits of the connections that [`crate::serve`] accepts.
 #[derive(Clone, Debug)]
 pub struct ConnectionConfig {
@@ -85,6 +104,7 @@ impl Default for ServerConfig {
             auth_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             compress: true,
+            transfers: TransferConfig::default(),
             connections: ConnectionConfig::default(),
             realtime: RealtimeConfig::default(),
         }
@@ -107,6 +127,18 @@ impl Default for RealtimeConfig {
             write_timeout: Duration::from_secs(30),
             age_max: Duration::from_secs(60 * 60),
             drain_spread: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Default for TransferConfig {
+    fn default() -> Self {
+        Self {
+            downloads_max: 2_048,
+            uploads_max: 256,
+            copies_memory_bytes_max: 32 * 1024 * 1024,
+            copies_disk_bytes_max: 1024 * 1024 * 1024,
+            scratch: None,
         }
     }
 }

@@ -22,7 +22,7 @@ use http_body::Frame;
 use zstd::stream::{raw::CParameter, write::Encoder as ZstdEncoder};
 
 /// A content encoding that a client accepts.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) enum Coding {
     Gzip,
     Zstd,
@@ -116,7 +116,8 @@ impl Encoder {
         })
     }
 
-    fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Encodes `bytes`.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Gzip(encoder) => encoder.write_all(bytes),
             Self::Zstd(encoder) => encoder.write_all(bytes),
@@ -130,7 +131,8 @@ impl Encoder {
         }
     }
 
-    fn finish(&mut self) -> io::Result<()> {
+    /// Ends the encoded stream.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
         match self {
             Self::Gzip(encoder) => encoder.try_finish(),
             Self::Zstd(encoder) => encoder.do_finish(),
@@ -138,7 +140,7 @@ impl Encoder {
     }
 
     /// What was made and not taken yet.
-    fn made(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn made(&mut self) -> &mut Vec<u8> {
         match self {
             Self::Gzip(encoder) => encoder.get_mut(),
             Self::Zstd(encoder) => encoder.get_mut(),

@@ -22,6 +22,8 @@ pub(crate) struct ApiError {
     code: ErrorCode,
     message: Cow<'static, str>,
     details: Option<String>,
+    /// Size of what was asked for in part, where it has no such part.
+    content_length: Option<u64>,
 }
 
 impl ApiError {
@@ -34,6 +36,7 @@ impl ApiError {
             code,
             message: message.into(),
             details: None,
+            content_length: None,
         }
     }
 
@@ -96,6 +99,14 @@ impl ApiError {
     /// An unknown path.
     pub(crate) fn not_found() -> Self {
         Self::new(ErrorCode::NotFound, "there is nothing at this path")
+    }
+
+    /// Bytes that something of this size does not have.
+    pub(crate) fn unsatisfiable(length: u64) -> Self {
+        let mut error = Self::new(ErrorCode::InvalidRequest, "there are no such bytes")
+            .with_status(StatusCode::RANGE_NOT_SATISFIABLE);
+        error.content_length = Some(length);
+        error
     }
 
     /// The catalogue code.
@@ -174,6 +185,11 @@ impl IntoResponse for ApiError {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(length) = self.content_length
+            && let Ok(range) = HeaderValue::try_from(format!("bytes */{length}"))
+        {
+            headers.insert(header::CONTENT_RANGE, range);
         }
         if let Some(seconds) = self.retry_after_seconds() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));

@@ -11,9 +11,13 @@
 
 mod admin;
 mod auth;
+mod blobs;
 mod body;
+mod conditional;
 mod config;
 mod console;
+mod copies;
+mod counts;
 mod decoding;
 mod encoding;
 mod error;
@@ -27,16 +31,22 @@ mod scopes;
 mod secret;
 mod segments;
 mod serve;
+mod signed;
 mod state;
 mod stream;
 mod sync;
+mod transfer;
+mod upload;
 
 pub use auth::{
     AuthError, Authenticator, AuthenticatorChain, BearerTokens, RequestHead, StaticToken,
     TokenError, TrustedHeader,
 };
-pub use config::{ConnectionConfig, PROGRESS_BYTES_MIN, RealtimeConfig, ServerConfig};
+pub use config::{
+    ConnectionConfig, PROGRESS_BYTES_MIN, RealtimeConfig, ServerConfig, TransferConfig,
+};
 pub use console::{Console, ConsoleAccess};
+pub use counts::TransferCounts;
 pub use ipnet::IpNet;
 pub use router::router;
 pub use scopes::{ConfigScopes, ScopeTable};

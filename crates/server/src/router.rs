@@ -16,7 +16,9 @@ use futures_util::FutureExt as _;
 use http::{HeaderValue, StatusCode, header};
 use tidewater_model::ErrorCode;
 
-use crate::{Server, admin, console, error::ApiError, health, realtime, segments, sync};
+use crate::{
+    Server, admin, blobs, console, error::ApiError, health, realtime, segments, signed, sync,
+};
 
 /// The routes of a server, to be served by [`crate::serve`] or mounted in another axum service.
 ///
@@ -27,6 +29,18 @@ pub fn router(server: Arc<Server>) -> Router {
         .route(
             "/segments/{segment_id}",
             only(get(segments::handle), "GET, HEAD"),
+        )
+        .route(
+            "/blobs/{blob_id}",
+            only(get(blobs::download).put(blobs::put), "GET, HEAD, PUT"),
+        )
+        .route(
+            "/blobs/{blob_id}/upload-grant",
+            only(post(blobs::grant_upload), "POST"),
+        )
+        .route(
+            "/signed/segments/{segment_id}",
+            only(get(signed::segment), "GET, HEAD"),
         )
         .route("/health", only(get(health::health), "GET, HEAD"))
         .route("/ready", only(get(health::ready), "GET, HEAD"));

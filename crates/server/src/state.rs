@@ -8,8 +8,8 @@ use tidewater_engine::{Engine, Identity};
 use tokio::sync::watch;
 
 use crate::{
-    AuthError, Authenticator, Console, RequestHead, Secret, ServerConfig, encoding::Coding,
-    error::ApiError, quota::Quota, realtime::Realtime,
+    AuthError, Authenticator, Console, RequestHead, Secret, ServerConfig, TransferCounts,
+    encoding::Coding, error::ApiError, quota::Quota, realtime::Realtime, transfer::Transfers,
 };
 
 /// One engine behind HTTP: what [`crate::router`] and [`crate::serve`] work with.
@@ -22,6 +22,7 @@ pub struct Server {
     pub(crate) rounds: Arc<Quota>,
     pub(crate) buffered_bytes: Arc<Quota>,
     pub(crate) realtime: Realtime,
+    pub(crate) transfers: Transfers,
     authenticator: Arc<dyn Authenticator>,
     stage: watch::Sender<Stage>,
 }
@@ -52,6 +53,10 @@ pub struct Usage {
     pub sockets_stuck: u64,
     /// Sockets that were given up because their peer was gone, up to now.
     pub sockets_dead: u64,
+    /// Downloads whose last byte is not on its way yet.
+    pub downloads: usize,
+    /// Uploads that have not ended.
+    pub uploads: usize,
 }
 
 impl Server {
@@ -69,6 +74,7 @@ impl Server {
             rounds: Quota::new(config.rounds_max),
             buffered_bytes: Quota::new(config.buffered_bytes_max),
             realtime: Realtime::new(&config.realtime),
+            transfers: Transfers::new(&config.transfers),
             config,
             authenticator,
             stage: watch::Sender::new(Stage::Serving),
@@ -104,7 +110,14 @@ impl Server {
             sockets: self.realtime.sockets(),
             sockets_stuck,
             sockets_dead,
+            downloads: self.transfers.downloads.used(),
+            uploads: self.transfers.uploads.used(),
         }
+    }
+
+    /// What was sent and taken since the start.
+    pub fn transfer_counts(&self) -> TransferCounts {
+        self.transfers.counts()
     }
 
     /// From now on the server says that it is not ready, endless responses end, and sockets are

@@ -20,8 +20,8 @@ use tidewater_model::{
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     AppliedCommit, ChangeKind, ChangeWrite, CommitWrite, Finished, LoadRequest, PartitionTouch,
-    PushKey, PushResultRecord, PushStatus, ResultRecord, RowKey, RowScan, RowState, Store,
-    WindowRequest,
+    PushKey, PushResultRecord, PushStatus, ResultRecord, RowKey, RowScan, RowState,
+    RowStreamRequest, Store, WindowRequest,
 };
 use tidewater_store_sqlite::{SqliteConfig, SqliteStore};
 use tidewater_wire::row::{RowWriter, Value};
@@ -71,6 +71,9 @@ async fn large(bench: &mut Bench) {
         .await;
     bench
         .scans("large: the same in pages of 1000", &all, 1_000)
+        .await;
+    bench
+        .streams("large: stream of all rows, as for an image, per row", &all)
         .await;
     bench.fill_log(1_000).await;
     bench
@@ -183,6 +186,27 @@ impl Bench {
                 if !page.has_more {
                     break;
                 }
+            }
+        }
+        timer.print(name, rows);
+    }
+
+    async fn streams(&self, name: &str, values: &[&str]) {
+        let Some(timer) = Timer::start(name) else {
+            return;
+        };
+        let mut rows = 0;
+        for _ in 0..3 {
+            let request = RowStreamRequest {
+                partition: self.partition.clone(),
+                table: TASKS,
+                filter: filter(values),
+                rows_max: 5_000,
+                bytes_max: 1 << 20,
+            };
+            let mut stream = self.store.stream_rows(request).await.unwrap();
+            while let Some(piece) = stream.next().await.unwrap() {
+                rows += piece.rows().len();
             }
         }
         timer.print(name, rows);

@@ -21,6 +21,11 @@ pub struct SqliteConfig {
     pub checkpoint_pages: u32,
     /// What the file of the write-ahead log keeps of its size when it starts over, in bytes.
     pub log_bytes_kept: u64,
+    /// Whether a database that seems to have been restored is opened all the same: for those who
+    /// rotate its epochs, and then call [`SqliteStore::adopt`].
+    ///
+    /// [`SqliteStore::adopt`]: crate::SqliteStore::adopt
+    pub accept_restored: bool,
     /// How far the database may grow, in bytes. Beyond it, writes fail as on a full disk.
     pub size_limit: Option<u64>,
 }
@@ -28,7 +33,7 @@ pub struct SqliteConfig {
 /// Where a database is.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Location {
-    /// In this file, with `-wal`, `-shm` and `.lock` files beside it.
+    /// In this file, with `-wal`, `-shm`, `.lock` and `.mark` files beside it.
     File(PathBuf),
     /// Nowhere that lasts: it is gone when the store is.
     ///
@@ -59,6 +64,7 @@ impl SqliteConfig {
             // Pages that every commit writes again are moved once for many commits.
             checkpoint_pages: 4_000,
             log_bytes_kept: 32 * 1024 * 1024,
+            accept_restored: false,
             size_limit: None,
         }
     }

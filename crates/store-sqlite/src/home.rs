@@ -13,12 +13,13 @@ use std::{
     io,
     path::{Path, PathBuf},
     process,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
+use rusqlite::Connection;
 use tidewater_store::{StorageCode, StoreError, StoreErrorKind};
 
-use crate::config::Location;
+use crate::{config::Location, guard};
 
 const DURING: &str = "open the database";
 
@@ -28,6 +29,8 @@ pub(crate) struct Home {
     path: PathBuf,
     _lock: Option<File>,
     temporary: Option<TemporaryDirectory>,
+    /// Whether the database was found to be the one that lives here. Until then no mark is made.
+    adopted: AtomicBool,
 }
 
 impl Home {
@@ -40,6 +43,7 @@ impl Home {
                     _lock: Some(lock(&path)?),
                     path,
                     temporary: None,
+                    adopted: AtomicBool::new(false),
                 })
             }
             Location::InMemory => {
@@ -49,6 +53,7 @@ impl Home {
                     path: directory.0.join("database"),
                     _lock: None,
                     temporary: Some(directory),
+                    adopted: AtomicBool::new(false),
                 })
             }
         }
@@ -57,6 +62,18 @@ impl Home {
     /// The database file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The database is the one that lives here from now on.
+    pub(crate) fn adopt(&self) {
+        self.adopted.store(true, Ordering::Release);
+    }
+
+    /// Makes a mark of how far the database has come, if it is the one that lives here.
+    pub(crate) fn mark(&self, connection: &Connection) {
+        if self.adopted.load(Ordering::Acquire) && !self.is_temporary() {
+            guard::write_mark(connection, &self.path);
+        }
     }
 
     /// Whether the database is gone when the store is.

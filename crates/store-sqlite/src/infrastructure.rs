@@ -2,8 +2,8 @@
 //!
 //! Names, columns, keys and indexes are those of the reference (§2.4), so that either server
 //! finds what the other wrote. We add `sync_row_scopes_by_row` where an older one lacks it, the
-//! scopes of a tombstone with an index by place, `sync_reactions_by_status`, and
-//! `sync_client_failures`.
+//! scopes of a tombstone with an index by place, `sync_reactions_by_status`, `sync_client_failures`
+//! and `sync_restore_guard`.
 //!
 //! A table of short rows is created WITHOUT ROWID: one tree instead of two, and a page less in
 //! every commit. It is the same table to every statement, so an existing one stays as it is.
@@ -190,6 +190,15 @@ pub(crate) const TABLES: &[Table] = &[
             schema_version INTEGER NOT NULL, \
             layouts TEXT NOT NULL DEFAULT '{}')",
         added: &[("layouts", "TEXT NOT NULL DEFAULT '{}'")],
+        indexes: &[],
+    },
+    Table {
+        name: "sync_restore_guard",
+        create: "CREATE TABLE sync_restore_guard (\
+            id INTEGER PRIMARY KEY CHECK (id = 1), \
+            database_id TEXT NOT NULL, \
+            is_backup INTEGER NOT NULL)",
+        added: &[],
         indexes: &[],
     },
 ];

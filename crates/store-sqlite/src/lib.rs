@@ -10,6 +10,8 @@
 
 mod app_table;
 mod apply;
+mod backup;
+mod blobs;
 mod candidates;
 mod catalog;
 mod clients;
@@ -17,6 +19,7 @@ mod config;
 mod connection;
 mod driver;
 mod error;
+mod guard;
 mod home;
 mod indexes;
 mod infrastructure;
@@ -36,11 +39,13 @@ mod scopes;
 mod session;
 mod statements;
 mod store;
+mod stream;
 mod typed;
 mod window;
 mod worker;
 mod writer;
 
+pub use backup::{back_up, restore};
 pub use config::{Location, SqliteConfig};
 pub use store::SqliteStore;
 

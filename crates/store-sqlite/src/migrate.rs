@@ -21,7 +21,7 @@ use crate::{
     app_table,
     catalog::{Catalog, TableInfo},
     error::{corrupt, failed},
-    indexes,
+    guard, indexes,
     infrastructure::TABLES,
     layout::{Layout, TableLayout},
     session::Session,
@@ -93,6 +93,9 @@ fn plan_now(connection: &Connection, schema: &Arc<Schema>) -> Result<Vec<Step>, 
         steps: Vec::new(),
     };
     planner.infrastructure();
+    if guard::read_identity(connection)?.is_none() {
+        planner.sql(guard::IDENTIFY);
+    }
     planner
         .steps
         .extend(plan.retired.iter().cloned().map(Step::Retire));

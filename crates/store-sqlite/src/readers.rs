@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::{
     error::disconnected,
     session::Session,
-    worker::{Jobs, Worker, submit},
+    worker::{Jobs, Worker, post, submit},
 };
 
 /// The handle on the readers' threads.
@@ -40,6 +40,29 @@ impl Readers {
         during: &'static str,
         read: impl FnOnce(&mut Session<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        let (jobs, seat) = self.take_seat(during).await?;
+        submit(&jobs, during, move |session| {
+            let result = read(session);
+            drop(seat);
+            result
+        })
+        .await?
+    }
+
+    /// Begins work on one connection and does not wait for its end.
+    pub(crate) async fn begin(
+        &self,
+        during: &'static str,
+        work: impl FnOnce(&mut Session<'_>) + Send + 'static,
+    ) -> Result<(), StoreError> {
+        let (jobs, seat) = self.take_seat(during).await?;
+        post(&jobs, during, move |session| {
+            work(session);
+            drop(seat);
+        })
+    }
+
+    async fn take_seat(&self, during: &'static str) -> Result<(Jobs, IdleAgain), StoreError> {
         let permit = Arc::clone(&self.permits)
             .acquire_owned()
             .await
@@ -51,12 +74,7 @@ impl Readers {
             idle: Arc::clone(&self.idle),
             _permit: permit,
         };
-        submit(&jobs, during, move |session| {
-            let result = read(session);
-            drop(seat);
-            result
-        })
-        .await?
+        Ok((jobs, seat))
     }
 
     /// Ends the threads when they have done what they were sent, and waits for that.

@@ -271,7 +271,7 @@ impl Fill<'_> {
 }
 
 /// SQLite sorts blobs after texts.
-struct AboveEveryText;
+pub(crate) struct AboveEveryText;
 
 impl ToSql for AboveEveryText {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {

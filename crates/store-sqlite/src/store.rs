@@ -1,28 +1,29 @@
 //! The store: opens the database, sends each call to the thread that answers it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ClientRecord, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned,
-    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, Store,
-    StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest,
-    WriteLanes, WriteTxn,
+    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
+    RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, Store, StoreError, StoreErrorKind,
+    StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes, WriteTxn,
 };
 
 use crate::{
-    clients,
+    blobs, clients,
     config::SqliteConfig,
     connection,
     connection::Role,
-    error::failed,
+    error::{disconnected, failed},
+    guard,
     home::Home,
     layout::CurrentLayout,
     load, migrate, operator, partitions, prune,
     readers::Readers,
-    scan, window,
+    scan, stream, window,
     worker::{Seat, Worker},
     writer::Writer,
 };
@@ -30,8 +31,12 @@ use crate::{
 /// A SQLite database.
 #[derive(Debug)]
 pub struct SqliteStore {
+    /// The threads hold the files: a store that is closed lets go of them.
+    home: Weak<Home>,
+    accept_restored: bool,
     layout: Arc<CurrentLayout>,
     readers: Readers,
+    streams: Readers,
     writer: Writer,
 }
 
@@ -64,9 +69,15 @@ impl SqliteStore {
         let readers = (0..config.readers.get())
             .map(|number| start(format!("sqlite-reader-{number}"), Role::Reader))
             .collect::<Result<_, _>>()?;
+        let streams = (0..STREAMS_MAX)
+            .map(|number| start(format!("sqlite-stream-{number}"), Role::Reader))
+            .collect::<Result<_, _>>()?;
         Ok(Self {
+            accept_restored: config.accept_restored,
+            home: Arc::downgrade(&home),
             layout,
             readers: Readers::new(readers),
+            streams: Readers::new(streams),
             writer,
         })
     }
@@ -77,7 +88,28 @@ impl SqliteStore {
     /// of a caller keeps the database open until it is dropped.
     pub fn close(&self) {
         self.readers.close();
+        self.streams.close();
         self.writer.close();
+    }
+
+    fn home(&self) -> Result<Arc<Home>, StoreError> {
+        self.home
+            .upgrade()
+            .ok_or_else(|| disconnected("find the database"))
+    }
+
+    /// Takes the database for the one that lives here from now on, after it was opened with
+    /// [`SqliteConfig::accept_restored`].
+    pub async fn adopt(&self) -> Result<(), StoreError> {
+        let home = self.home()?;
+        self.writer
+            .run_bare("adopt the database", move |session| {
+                guard::adopt(session.connection)?;
+                home.adopt();
+                home.mark(session.connection);
+                Ok(())
+            })
+            .await
     }
 
     /// What [`Store::prepare`] would do with a schema, step by step, for people to read.
@@ -96,6 +128,9 @@ impl SqliteStore {
     }
 }
 
+/// Streams that are read at the same time; others wait for one of them to end.
+const STREAMS_MAX: usize = 2;
+
 impl Drop for SqliteStore {
     fn drop(&mut self) {
         self.close();
@@ -107,10 +142,17 @@ impl Store for SqliteStore {
     async fn prepare(&self, schema: &Arc<Schema>) -> Result<(), StoreError> {
         let schema = Arc::clone(schema);
         let current = Arc::clone(&self.layout);
+        let home = self.home()?;
+        let accept_restored = self.accept_restored;
         self.writer
             .run_bare("prepare the database", move |session| {
+                if !accept_restored && !home.is_temporary() {
+                    guard::check(session.connection, home.path())?;
+                    home.adopt();
+                }
                 let layout = migrate::prepare(session, &schema)?;
                 current.replace(Arc::new(layout));
+                home.mark(session.connection);
                 Ok(())
             })
             .await
@@ -181,6 +223,18 @@ impl Store for SqliteStore {
         self.readers
             .run(DURING, move |session| {
                 session.snapshot(DURING, |session| scan::scan_rows(session, &scan))
+            })
+            .await
+    }
+
+    async fn stream_rows(&self, request: RowStreamRequest) -> Result<RowStream, StoreError> {
+        stream::stream_rows(&self.streams, request).await
+    }
+
+    async fn scope_size(&self, request: ScopeSizeRequest) -> Result<ScopeSize, StoreError> {
+        self.readers
+            .run("measure a scope", move |session| {
+                stream::scope_size(session, &request)
             })
             .await
     }
@@ -292,9 +346,13 @@ impl Store for SqliteStore {
     }
 
     async fn put_activity(&self, batch: ActivityBatch) -> Result<(), StoreError> {
+        let home = self.home()?;
         self.writer
             .run("write activity", move |session| {
-                partitions::put_activity(session, &batch)
+                partitions::put_activity(session, &batch)?;
+                // Beside what is written from time to time anyhow.
+                home.mark(session.connection);
+                Ok(())
             })
             .await
     }
@@ -345,6 +403,33 @@ impl Store for SqliteStore {
                 });
             }
         }
+    }
+
+    async fn find_blob_row(
+        &self,
+        partition: &PartitionId,
+        blob_id: &str,
+        wanted: ScopesTest,
+    ) -> Result<Option<RowKey>, StoreError> {
+        let (partition, blob_id) = (partition.clone(), blob_id.to_owned());
+        self.readers
+            .run("find a row by its blob", move |session| {
+                blobs::find_blob_row(session, &partition, &blob_id, &wanted)
+            })
+            .await
+    }
+
+    async fn are_referenced(
+        &self,
+        partition: &PartitionId,
+        blob_ids: Vec<String>,
+    ) -> Result<Vec<bool>, StoreError> {
+        let partition = partition.clone();
+        self.readers
+            .run("look for references", move |session| {
+                blobs::are_referenced(session, &partition, &blob_ids)
+            })
+            .await
     }
 
     async fn begin_write(

@@ -57,25 +57,37 @@ pub(crate) fn newest_change(
 ) -> Result<Option<CommitSeq>, StoreError> {
     const DURING: &str = "find the newest change";
     session.snapshot(DURING, |session| {
-        let horizon = session.gate(partition, DURING)?.horizon;
-        let layout = session.layout();
-        let table = layout.table(table).table.name.as_str();
-        let mut newest = CommitSeq::START;
-        for value in distinct(values) {
-            let found: Option<i64> = session
-                .queries
-                .newest_change
-                .find(&[&partition.as_str(), &table, &variable, &value], |row| {
-                    row.get(0)
-                })
-                .map_err(failed(DURING))?
-                .flatten();
-            if let Some(found) = found {
-                newest = newest.max(place(found, DURING)?);
-            }
-        }
-        Ok((newest > horizon.seq()).then_some(newest))
+        newest_in_snapshot(session, partition, table, variable, values)
     })
+}
+
+/// The same in the snapshot that is open.
+pub(crate) fn newest_in_snapshot(
+    session: &mut Session<'_>,
+    partition: &PartitionId,
+    table: TableIndex,
+    variable: &str,
+    values: &[String],
+) -> Result<Option<CommitSeq>, StoreError> {
+    const DURING: &str = "find the newest change";
+    let horizon = session.gate(partition, DURING)?.horizon;
+    let layout = session.layout();
+    let table = layout.table(table).table.name.as_str();
+    let mut newest = CommitSeq::START;
+    for value in distinct(values) {
+        let found: Option<i64> = session
+            .queries
+            .newest_change
+            .find(&[&partition.as_str(), &table, &variable, &value], |row| {
+                row.get(0)
+            })
+            .map_err(failed(DURING))?
+            .flatten();
+        if let Some(found) = found {
+            newest = newest.max(place(found, DURING)?);
+        }
+    }
+    Ok((newest > horizon.seq()).then_some(newest))
 }
 
 /// Places in the log: exclusive start, inclusive end.

@@ -120,6 +120,21 @@ pub(crate) async fn submit<T: Send + 'static>(
     }
 }
 
+/// Runs work on a thread that tells its outcome itself.
+pub(crate) fn post(
+    jobs: &Jobs,
+    during: &'static str,
+    work: impl FnOnce(&mut Session<'_>) + Send + 'static,
+) -> Result<(), StoreError> {
+    let job: Job = Box::new(move |session| {
+        // Its channels were dropped with it: that is how whoever listens learns of a panic.
+        if catch_unwind(AssertUnwindSafe(|| work(session))).is_err() {
+            session.abandon();
+        }
+    });
+    jobs.try_send(job).map_err(|_| disconnected(during))
+}
+
 fn run(first: Option<Connection>, seat: &Seat, queue: &Receiver<Job>) {
     let mut connection = first;
     while let Ok(job) = queue.recv() {
@@ -168,6 +183,9 @@ fn reopen(seat: &Seat) -> Option<Connection> {
 }
 
 fn close(connection: Connection, seat: &Seat) {
+    if seat.role == Role::Writer {
+        seat.home.mark(&connection);
+    }
     if seat.role == Role::Writer
         && !seat.home.is_temporary()
         && let Err(error) = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))

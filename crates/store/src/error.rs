@@ -76,6 +76,8 @@ pub enum StorageCode {
     SchemaIncompatible,
     /// Another process has the database open.
     DatabaseInUse,
+    /// The database is not the one that was served here, or an older state of it.
+    DatabaseRestored,
     /// The epoch changed between reading the pruning inputs and pruning.
     PruneEpochMismatch,
     /// The partition was never touched.
@@ -93,6 +95,7 @@ impl StorageCode {
             Self::SchemaNewer => "sync.storage.schema_newer",
             Self::SchemaIncompatible => "sync.storage.schema_incompatible",
             Self::DatabaseInUse => "sync.storage.database_in_use",
+            Self::DatabaseRestored => "sync.storage.database_restored",
             Self::PruneEpochMismatch => "sync.storage.prune_epoch_mismatch",
             Self::PartitionUnregistered => "sync.storage.partition_unregistered",
             Self::QueryUnsupported => "sync.storage.query_unsupported",

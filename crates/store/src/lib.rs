@@ -10,6 +10,7 @@
 
 #![warn(missing_docs)]
 
+mod blob;
 mod candidate;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -19,9 +20,11 @@ pub mod memory;
 pub mod outcome;
 mod records;
 mod store;
+mod stream;
 mod txn;
 mod window;
 
+pub use blob::ScopesTest;
 pub use candidate::{Child, ChildQuestion, IndexScan, SqlQuery, SqlValue};
 pub use error::{StorageCode, StoreError, StoreErrorKind};
 pub use memory::MemoryStore;
@@ -32,6 +35,7 @@ pub use records::{
     ResultRecord, RetentionInputs, RowKey, RowState, StoredResult, StoredRow, Tombstone,
 };
 pub use store::{Store, WriteLanes};
+pub use stream::{RowPieces, RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest};
 pub use txn::{Finished, LoadRequest, Loaded, Violation, WriteTxn};
 pub use window::{
     ChangeRef, CommitRef, RowPage, RowPageBuilder, RowRef, RowScan, TableScan, Window,

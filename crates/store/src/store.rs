@@ -8,8 +8,9 @@ use tidewater_schema::{Schema, TableIndex};
 
 use crate::{
     ActivityBatch, ClientRecord, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned,
-    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, StoreError,
-    StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteTxn,
+    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
+    RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, StoreError, StoredResult, StoredRow,
+    TableScan, Window, WindowRequest, WriteTxn,
 };
 
 /// Whose writers wait for one another.
@@ -24,7 +25,7 @@ pub enum WriteLanes {
 /// One database.
 ///
 /// Each read method is one consistent snapshot of committed state, returned with the [`Gate`]
-/// that guards it; no snapshot outlives the call. Tables are those of the schema given to
+/// that guards it; no snapshot outlives the call, but for that of a stream. Tables are those of the schema given to
 /// [`Store::prepare`], which comes before everything else.
 ///
 /// [`Gate`]: crate::Gate
@@ -74,6 +75,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// A page of current rows that a filter selects, by bytewise row id. See [`RowScan`].
     async fn scan_rows(&self, scan: RowScan) -> Result<RowPage, StoreError>;
+
+    /// All current rows that a filter selects, piece by piece from one snapshot. The only read
+    /// whose snapshot outlives the call: it ends with the stream. See [`RowStreamRequest`].
+    ///
+    /// Reads other than streams do not wait for streams.
+    async fn stream_rows(&self, request: RowStreamRequest) -> Result<RowStream, StoreError>;
+
+    /// How large a scope is. See [`ScopeSizeRequest`].
+    async fn scope_size(&self, request: ScopeSizeRequest) -> Result<ScopeSize, StoreError>;
 
     /// A page of all current rows of a table, by bytewise row id. See [`TableScan`].
     async fn scan_table(&self, scan: TableScan) -> Result<RowPage, StoreError>;
@@ -152,6 +162,23 @@ pub trait Store: Send + Sync + 'static {
         epoch: &LogEpoch,
         horizon: HorizonSeq,
     ) -> Result<Pruned, StoreError>;
+
+    /// A row that references the blob and whose scopes are wanted, if there is one: any of them.
+    /// Rows of tables that are not in the schema do not count.
+    async fn find_blob_row(
+        &self,
+        partition: &PartitionId,
+        blob_id: &str,
+        wanted: ScopesTest,
+    ) -> Result<Option<RowKey>, StoreError>;
+
+    /// Whether any row references a blob, in the order of the ids. A commit that is applied and
+    /// not yet visible does not count.
+    async fn are_referenced(
+        &self,
+        partition: &PartitionId,
+        blob_ids: Vec<String>,
+    ) -> Result<Vec<bool>, StoreError>;
 
     /// Opens a write transaction, waiting for the writers before it, and loads.
     ///

@@ -4,6 +4,8 @@
 //! action, a wrong method and a body that is not what the action takes are refused, so a harness
 //! never believes in a switch that did nothing.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use axum::{
     Json,
@@ -59,6 +61,7 @@ async fn look(instance: &Instance, action: &str, query: &str) -> Option<Result<V
         "epoch" => epoch(instance).await,
         "realtime" => Ok(realtime(instance).await),
         "rows" => rows(instance, query).await,
+        "transfers" => Ok(transfers(instance).await),
         _ => return None,
     })
 }
@@ -79,6 +82,12 @@ async fn act(instance: &Instance, action: &str, body: &[u8]) -> Option<Result<Va
         "validators" => judge_rows(instance, body).await,
         "commit-validator" => judge_commits(instance, body).await,
         "prune" => prune(instance, body).await,
+        "signed-url-ttl" => set_signed_url_ttl(instance, body).await,
+        "blob-presign" => read(body).map(|wish: BlobPresign| {
+            instance.set_blob_presign(wish.enabled);
+            json!({})
+        }),
+        "sweep-blobs" => sweep_blobs(instance).await,
         "fail-next-idempotency-lookup" => {
             instance.blind_next_outcome();
             Ok(json!({}))
@@ -109,6 +118,17 @@ struct Resolver {
 #[serde(rename_all = "camelCase")]
 struct Advance {
     advance_ms: i64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SignedUrlTtl {
+    ttl_seconds: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct BlobPresign {
+    enabled: bool,
 }
 
 #[derive(Default, Deserialize)]
@@ -215,6 +235,45 @@ async fn prune(instance: &Instance, body: &[u8]) -> Result<Value> {
         })
         .await?;
     Ok(json!({ "horizonSeq": horizon.seq().get() }))
+}
+
+async fn set_signed_url_ttl(instance: &Instance, body: &[u8]) -> Result<Value> {
+    let wish: SignedUrlTtl = read(body)?;
+    let lifetime = wish.ttl_seconds.map(Duration::from_secs);
+    instance.set_signed_url_lifetime(lifetime).await?;
+    Ok(json!({}))
+}
+
+async fn sweep_blobs(instance: &Instance) -> Result<Value> {
+    let swept = instance.sweep_blobs().await?;
+    Ok(json!({
+        "lookedAt": swept.looked_at,
+        "referenced": swept.referenced,
+        "removed": swept.removed,
+        "removedBytes": swept.removed_bytes,
+    }))
+}
+
+async fn transfers(instance: &Instance) -> Value {
+    let counts = instance.counts().await;
+    let (transfers, builds) = (counts.transfers, counts.builds);
+    json!({
+        "segmentDownloads": transfers.segment_downloads,
+        "signedDownloads": transfers.signed_downloads,
+        "blobDownloads": transfers.blob_downloads,
+        "blobUploads": transfers.blob_uploads,
+        "uploadGrants": transfers.upload_grants,
+        "notModified": transfers.not_modified,
+        "copiesMade": transfers.copies_made,
+        "bucketDownloads": counts.bucket_downloads,
+        "bucketUploads": counts.bucket_uploads,
+        "imageBuilds": builds.image_builds,
+        "imageJoins": builds.image_joins,
+        "imageReuses": builds.image_reuses,
+        "pageBuilds": builds.page_builds,
+        "pageJoins": builds.page_joins,
+        "pageReuses": builds.page_reuses,
+    })
 }
 
 async fn judge_rows(instance: &Instance, body: &[u8]) -> Result<Value> {

@@ -13,6 +13,7 @@ use std::{
 use anyhow::{Context, Result};
 use rusqlite::{Connection, OpenFlags, backup};
 use serde::Deserialize;
+use tidewater_objects::{Backend, BackendLimits, BlobStore, MemoryBlobs, RemoteBlobs};
 use tidewater_store::{MemoryStore, Store};
 use tidewater_store_sqlite::{SqliteConfig, SqliteStore};
 
@@ -88,6 +89,18 @@ impl Database {
         }
     }
 
+    /// Blobs beside the database.
+    pub(crate) fn open_blobs(&self, bytes_max: u64) -> Result<Arc<dyn BlobStore>> {
+        Ok(match self {
+            Self::Memory(_) => Arc::new(MemoryBlobs::new(bytes_max)),
+            Self::Sqlite(file) => {
+                let folder = file.folder.path().join("blobs");
+                let backend = Backend::directory(&folder, true, BackendLimits::default())?;
+                Arc::new(RemoteBlobs::new(backend))
+            }
+        })
+    }
+
     /// Copies the database while it is in use.
     pub(crate) fn back_up(&self) -> Result<Backup> {
         match self {
@@ -128,6 +141,8 @@ impl SqliteFile {
     fn open(folder: Arc<Folder>) -> Result<Self> {
         let mut config = SqliteConfig::file(folder.database());
         config.readers = READERS;
+        // The tests restore, and rotate when they mean to.
+        config.accept_restored = true;
         let store = SqliteStore::open(config)?;
         Ok(Self {
             store: Arc::new(store),

@@ -7,6 +7,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    net::SocketAddr,
     path::{Path as FilePath, PathBuf},
     sync::{
         Arc,
@@ -40,16 +41,19 @@ pub struct Host {
     kind: StoreKind,
     /// Where instances are kept beyond the process.
     data: Option<PathBuf>,
+    /// Where clients reach the host: URLs that instances give out lead there.
+    address: SocketAddr,
     next: AtomicU64,
     instances: Mutex<BTreeMap<String, Arc<Instance>>>,
 }
 
 impl Host {
     /// A host without instances; those it makes live on databases of this kind.
-    pub fn new(kind: StoreKind) -> Arc<Self> {
+    pub fn new(kind: StoreKind, address: SocketAddr) -> Arc<Self> {
         Arc::new(Self {
             kind,
             data: None,
+            address,
             next: AtomicU64::new(1),
             instances: Mutex::default(),
         })
@@ -57,7 +61,7 @@ impl Host {
 
     /// A host that keeps its instances in a folder and goes on with those it finds there, under
     /// the same ids. Their databases are all that is kept: grants are gone and clocks start over.
-    pub async fn open(kind: StoreKind, data: PathBuf) -> Result<Arc<Self>> {
+    pub async fn open(kind: StoreKind, data: PathBuf, address: SocketAddr) -> Result<Arc<Self>> {
         ensure!(
             kind == StoreKind::Sqlite,
             "only SQLite databases can be kept"
@@ -76,14 +80,17 @@ impl Host {
             };
             // Names that an earlier process gave must not come again.
             spec.seed = Some(moment());
-            let instance = Instance::create(&spec, kind, Some(folder)).await?;
-            instances.insert(instance_id(number), instance);
+            let id = instance_id(number);
+            let mount = mount(address, &id);
+            let instance = Instance::create(&spec, kind, Some(folder), &mount).await?;
+            instances.insert(id, instance);
             next = next.max(number + 1);
         }
         let (next, instances) = (AtomicU64::new(next), Mutex::new(instances));
         Ok(Arc::new(Self {
             kind,
             data: Some(data),
+            address,
             next,
             instances,
         }))
@@ -103,7 +110,8 @@ impl Host {
         if let Some(folder) = &folder {
             fs::create_dir(folder).context("make a folder for the instance")?;
         }
-        let instance = match Instance::create(&spec, self.kind, folder).await {
+        let mount = mount(self.address, &id);
+        let instance = match Instance::create(&spec, self.kind, folder, &mount).await {
             Ok(instance) => instance,
             Err(error) => {
                 self.remove_folder(&id);
@@ -215,15 +223,25 @@ async fn mounted(State(host): State<Arc<Host>>, mut request: Request) -> Respons
         return failure(StatusCode::BAD_REQUEST, "the path cannot be read");
     };
     *request.uri_mut() = uri;
-    let action = request
-        .uri()
-        .path()
-        .strip_prefix("/control/")
-        .map(str::to_owned);
-    match action {
-        Some(action) => control::answer(&instance, &action, request).await,
-        None => instance.answer(request).await,
+    let (action, token) = (
+        rest_of(request.uri(), "/control/"),
+        rest_of(request.uri(), "/bucket/"),
+    );
+    match (action, token) {
+        (Some(action), _) => control::answer(&instance, &action, request).await,
+        (None, Some(token)) => instance.answer_as_bucket(&token, request).await,
+        (None, None) => instance.answer(request).await,
     }
+}
+
+/// What of a path comes after a prefix.
+fn rest_of(uri: &Uri, prefix: &str) -> Option<String> {
+    uri.path().strip_prefix(prefix).map(str::to_owned)
+}
+
+/// Where clients reach an instance.
+fn mount(address: SocketAddr, id: &str) -> String {
+    format!("http://{address}/i/{id}")
 }
 
 /// The id of an instance and the address below its mount, with its escapes as they came.

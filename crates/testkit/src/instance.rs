@@ -4,18 +4,21 @@
 //! it (clock, ids, resolver, validator, segments) outlives the engine, which is closed and opened
 //! again when a server would be restarted: after a restore and for a schema upgrade.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use axum::{Router, extract::Request, response::Response};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
-use tidewater_engine::{Engine, EngineParts, Hooks, RealtimeStats, Retention};
+use tidewater_engine::{
+    BuildStats, Clock, Engine, EngineParts, Hooks, RealtimeStats, Retention, Swept, Transfers,
+    UrlSource,
+};
 use tidewater_model::{ActorId, CommitSeq, HorizonSeq, LogEpoch, PartitionId, limits};
-use tidewater_objects::MemorySegments;
+use tidewater_objects::{MemorySegments, SIGNED_URL_SECONDS_MAX, SigningKeys};
 use tidewater_schema::{Schema, TableIndex};
-use tidewater_server::{Server, Usage, router};
+use tidewater_server::{Server, TransferCounts, Usage, router};
 use tidewater_store::{PartitionRecord, RowRef, TableScan};
 use tidewater_wire::{control::WakeReason, row::decode_row};
 use tokio::sync::RwLock;
@@ -24,6 +27,7 @@ use tower::ServiceExt;
 use crate::{
     InstanceLimits, InstanceSpec, NameIsToken, SeededIds, StoreKind, SwitchResolver,
     SwitchValidator, VirtualClock,
+    bucket::Bucket,
     database::{Backup, Database},
     probe::{Probe, ProbedStore},
     rows::fields_to_json,
@@ -56,12 +60,19 @@ pub struct Instance {
 /// What stays when the server restarts.
 struct Surroundings {
     partition: PartitionId,
+    /// Where clients reach the mount.
+    base_url: String,
     limits: InstanceLimits,
     clock: Arc<VirtualClock>,
     ids: Arc<SeededIds>,
     resolver: Arc<SwitchResolver>,
     validator: Arc<SwitchValidator>,
     segments: Arc<MemorySegments>,
+    bucket: Arc<Bucket>,
+    /// How long signed URLs of segments live, if there are any.
+    url_lifetime: Mutex<Option<Duration>>,
+    /// What servers did that are no more.
+    past: Mutex<InstanceCounts>,
     probe: Arc<Probe>,
     hooks: Hooks,
 }
@@ -75,8 +86,30 @@ struct Live {
     router: Router,
 }
 
+/// What an instance sent, took and built since it was made, restarts included.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct InstanceCounts {
+    /// Downloads and uploads by the server's routes.
+    pub transfers: TransferCounts,
+    /// Segments built and spared.
+    pub builds: BuildStats,
+    /// Blobs fetched past the server.
+    pub bucket_downloads: u64,
+    /// Blobs stored past the server.
+    pub bucket_uploads: u64,
+}
+
 /// Memory for segments: enough for every test, little enough for many instances.
-const SEGMENT_BYTES_MAX: usize = 64 * 1024 * 1024;
+const SEGMENT_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// Memory for blobs.
+const BLOB_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// Signs URLs of segments.
+const SIGNING_KEY: &[u8] = b"a key that everybody knows, for tests";
+
+/// Where an instance is that nobody reaches from outside of this process.
+const NOWHERE: &str = "http://127.0.0.1:1";
 
 /// Rows read at once.
 const ROWS_PER_PAGE: usize = 5_000;
@@ -84,7 +117,7 @@ const ROWS_PER_PAGE: usize = 5_000;
 impl Instance {
     /// Makes a server on an empty database, for tests that talk to the engine themselves.
     pub async fn open(spec: &InstanceSpec, kind: StoreKind) -> Result<Arc<Self>> {
-        Self::create(spec, kind, None).await
+        Self::create(spec, kind, None, NOWHERE).await
     }
 
     /// Makes a server on an empty database, for a host that brings validators.
@@ -93,29 +126,39 @@ impl Instance {
         kind: StoreKind,
         hooks: Hooks,
     ) -> Result<Arc<Self>> {
-        Self::build(spec, kind, None, hooks).await
+        Self::build(spec, kind, None, NOWHERE, hooks).await
     }
 
-    /// Makes a server on an empty database, or on the one in `folder`.
+    /// Makes a server on an empty database, or on the one in `folder`, whose mount clients reach
+    /// at `base_url`.
     pub(crate) async fn create(
         spec: &InstanceSpec,
         kind: StoreKind,
         folder: Option<PathBuf>,
+        base_url: &str,
     ) -> Result<Arc<Self>> {
-        Self::build(spec, kind, folder, Hooks::default()).await
+        Self::build(spec, kind, folder, base_url, Hooks::default()).await
     }
 
     async fn build(
         spec: &InstanceSpec,
         kind: StoreKind,
         folder: Option<PathBuf>,
+        base_url: &str,
         hooks: Hooks,
     ) -> Result<Arc<Self>> {
         spec.check()?;
         let schema = compile(&spec.schema)?;
         let lifetime_ms = spec.limits.segment_ttl_ms;
         let lifetime_ms = lifetime_ms.unwrap_or(limits::SEGMENT_LIFETIME_MS_DEFAULT);
+        let kept = folder.clone().map(|folder| (folder, spec.clone()));
+        let database = blocking(move || Database::open(kind, folder)).await?;
+        let blobs = database.open_blobs(BLOB_BYTES_MAX)?;
         let surroundings = Surroundings {
+            base_url: base_url.to_owned(),
+            bucket: Arc::new(Bucket::new(blobs, base_url)),
+            url_lifetime: Mutex::new(spec.signed_url_lifetime()?),
+            past: Mutex::default(),
             partition: PartitionId::new(spec.partition.as_str()),
             limits: spec.limits.clone(),
             clock: Arc::new(VirtualClock::new(spec.now_ms)),
@@ -126,8 +169,6 @@ impl Instance {
             probe: Arc::default(),
             hooks,
         };
-        let kept = folder.clone().map(|folder| (folder, spec.clone()));
-        let database = blocking(move || Database::open(kind, folder)).await?;
         let live = surroundings
             .open(Arc::new(Mutex::new(database)), schema)
             .await?;
@@ -149,6 +190,41 @@ impl Instance {
             Ok(response) => response,
             Err(never) => match never {},
         }
+    }
+
+    /// Answers a request with a presigned URL, as the provider of the bucket.
+    pub(crate) async fn answer_as_bucket(&self, token: &str, request: Request) -> Response {
+        let now_ms = self.clock().now_ms();
+        self.surroundings
+            .bucket
+            .answer(token, now_ms, request)
+            .await
+    }
+
+    /// How long signed URLs of segments live that are given out from now on; `None` for no URLs.
+    pub async fn set_signed_url_lifetime(&self, lifetime: Option<Duration>) -> Result<()> {
+        *self.surroundings.url_lifetime.lock() = lifetime;
+        // They are a part of what the engine is made from.
+        self.restart().await
+    }
+
+    /// Whether blobs are fetched and stored past the server from now on.
+    pub fn set_blob_presign(&self, enabled: bool) {
+        self.surroundings.bucket.set_presigning(enabled);
+    }
+
+    /// What was sent, taken and built so far.
+    pub async fn counts(&self) -> InstanceCounts {
+        let live = self.live.read().await;
+        let mut counts = *self.surroundings.past.lock();
+        counts.add(&live);
+        (counts.bucket_downloads, counts.bucket_uploads) = self.surroundings.bucket.counts();
+        counts
+    }
+
+    /// The segments that are kept.
+    pub fn segments(&self) -> &MemorySegments {
+        &self.surroundings.segments
     }
 
     /// Grants and switches.
@@ -225,6 +301,11 @@ impl Instance {
         }
         let pruned = engine.prune(self.partition(), retention).await?;
         Ok(pruned.horizon)
+    }
+
+    /// Removes blobs that nothing references.
+    pub async fn sweep_blobs(&self) -> Result<Swept> {
+        Ok(self.engine().await.sweep_blobs(self.partition()).await?)
     }
 
     /// The newest commit.
@@ -324,6 +405,7 @@ impl Instance {
     ) -> Result<Arc<Engine>> {
         let mut live = self.live.write().await;
         live.server.end_sockets().await;
+        self.surroundings.past.lock().add(&live);
         live.engine.close().await?;
         let database = Arc::clone(&live.database);
         blocking(move || change(&mut database.lock())).await?;
@@ -349,7 +431,8 @@ impl Surroundings {
         let engine = Engine::open(EngineParts {
             store: Arc::new(store),
             schema: Arc::clone(&schema),
-            segments: Arc::clone(&self.segments),
+            segments: Arc::<MemorySegments>::clone(&self.segments),
+            transfers: self.transfers()?,
             resolver,
             clock,
             ids,
@@ -360,14 +443,55 @@ impl Surroundings {
         let authenticator = Arc::new(NameIsToken::new(self.partition.clone()));
         let server = Server::new(Arc::clone(&engine), authenticator, self.limits.server());
         let server = Arc::new(server);
-        let router = router(Arc::clone(&server));
         Ok(Live {
             database,
             schema,
             engine,
+            router: router(Arc::clone(&server)),
             server,
-            router,
         })
+    }
+
+    fn transfers(&self) -> Result<Transfers> {
+        let segment_urls = match *self.url_lifetime.lock() {
+            None => UrlSource::None,
+            Some(lifetime) => UrlSource::Signed {
+                keys: Arc::new(SigningKeys::new(vec![SIGNING_KEY.to_vec()])?),
+                base_url: format!("{}/signed/segments", self.base_url),
+                lifetime,
+            },
+        };
+        // The bucket decides whether it has URLs.
+        let lifetime = Duration::from_secs(SIGNED_URL_SECONDS_MAX);
+        Ok(Transfers {
+            blobs: Some(Arc::<Bucket>::clone(&self.bucket)),
+            segment_urls,
+            blob_urls: Some(lifetime),
+            upload_urls: Some(lifetime),
+        })
+    }
+}
+
+impl InstanceCounts {
+    /// Adds what a server did.
+    fn add(&mut self, live: &Live) {
+        let (more, builds) = (live.server.transfer_counts(), live.engine.build_stats());
+        let transfers = &mut self.transfers;
+        transfers.segment_downloads += more.segment_downloads;
+        transfers.signed_downloads += more.signed_downloads;
+        transfers.blob_downloads += more.blob_downloads;
+        transfers.blob_uploads += more.blob_uploads;
+        transfers.upload_grants += more.upload_grants;
+        transfers.not_modified += more.not_modified;
+        transfers.copies_made += more.copies_made;
+        self.builds.image_builds += builds.image_builds;
+        self.builds.image_joins += builds.image_joins;
+        self.builds.image_reuses += builds.image_reuses;
+        self.builds.image_failures += builds.image_failures;
+        self.builds.image_declines += builds.image_declines;
+        self.builds.page_builds += builds.page_builds;
+        self.builds.page_joins += builds.page_joins;
+        self.builds.page_reuses += builds.page_reuses;
     }
 }
 

@@ -13,6 +13,7 @@
 #![warn(missing_docs)]
 
 mod auth;
+mod bucket;
 mod clock;
 mod control;
 pub mod crash;
@@ -38,7 +39,7 @@ pub use dice::Dice;
 pub use host::{Host, INSTANCES_MAX};
 pub use http_client::{HttpClient, Refusal};
 pub use ids::SeededIds;
-pub use instance::{Instance, RowView};
+pub use instance::{Instance, InstanceCounts, RowView};
 pub use resolver::{ResolverMode, ScopeLists, SwitchResolver, scopes};
 pub use spec::{InstanceLimits, InstanceSpec};
 pub use test_server::TestServer;

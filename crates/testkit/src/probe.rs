@@ -15,9 +15,10 @@ use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite, Finished,
     IndexScan, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
-    ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, SqlQuery, SqlValue,
-    Store, StoreError, StoredResult, StoredRow, TableScan, Violation, Window, WindowRequest,
-    WriteLanes, WriteTxn,
+    ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
+    RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, SqlQuery, SqlValue, Store,
+    StoreError, StoredResult, StoredRow, TableScan, Violation, Window, WindowRequest, WriteLanes,
+    WriteTxn,
 };
 
 /// The lie, kept across the stores it is told in.
@@ -104,6 +105,14 @@ impl Store for ProbedStore {
 
     async fn scan_rows(&self, scan: RowScan) -> Result<RowPage, StoreError> {
         self.inner.scan_rows(scan).await
+    }
+
+    async fn stream_rows(&self, request: RowStreamRequest) -> Result<RowStream, StoreError> {
+        self.inner.stream_rows(request).await
+    }
+
+    async fn scope_size(&self, request: ScopeSizeRequest) -> Result<ScopeSize, StoreError> {
+        self.inner.scope_size(request).await
     }
 
     async fn scan_table(&self, scan: TableScan) -> Result<RowPage, StoreError> {
@@ -194,6 +203,23 @@ impl Store for ProbedStore {
         horizon: HorizonSeq,
     ) -> Result<Pruned, StoreError> {
         self.inner.prune(partition, epoch, horizon).await
+    }
+
+    async fn find_blob_row(
+        &self,
+        partition: &PartitionId,
+        blob_id: &str,
+        wanted: ScopesTest,
+    ) -> Result<Option<RowKey>, StoreError> {
+        self.inner.find_blob_row(partition, blob_id, wanted).await
+    }
+
+    async fn are_referenced(
+        &self,
+        partition: &PartitionId,
+        blob_ids: Vec<String>,
+    ) -> Result<Vec<bool>, StoreError> {
+        self.inner.are_referenced(partition, blob_ids).await
     }
 
     async fn begin_write(

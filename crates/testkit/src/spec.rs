@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use tidewater_engine::{EngineConfig, HubConfig};
+use tidewater_objects::SIGNED_URL_SECONDS_MAX;
 use tidewater_server::{RealtimeConfig, ServerConfig};
 
 /// What an instance is made from. As JSON, members that are not named here are ignored.
@@ -27,8 +28,9 @@ pub struct InstanceSpec {
     /// Limits other than the defaults.
     #[serde(default)]
     pub limits: InstanceLimits,
-    /// Not served yet: refused unless absent, null or false.
-    #[serde(default, skip_serializing)]
+    /// Signed URLs of segments: absent, null and false are none, true and `{}` those that live as
+    /// long as is allowed, `{ttlSeconds}` others.
+    #[serde(default)]
     pub signed_urls: Json,
     /// Not served yet: refused unless absent, null or false.
     #[serde(default, skip_serializing)]
@@ -69,12 +71,26 @@ impl InstanceSpec {
 
     /// Refuses what this server cannot do yet.
     pub(crate) fn check(&self) -> Result<()> {
-        for (name, wish) in [("signedUrls", &self.signed_urls), ("leases", &self.leases)] {
-            if !matches!(wish, Json::Null | Json::Bool(false)) {
-                bail!("{name} is not supported by this server");
-            }
+        if !matches!(self.leases, Json::Null | Json::Bool(false)) {
+            bail!("leases is not supported by this server");
         }
-        Ok(())
+        self.signed_url_lifetime().map(drop)
+    }
+
+    /// How long signed URLs of segments live; `None` where there are none.
+    pub(crate) fn signed_url_lifetime(&self) -> Result<Option<Duration>> {
+        let seconds = match &self.signed_urls {
+            Json::Null | Json::Bool(false) => return Ok(None),
+            Json::Bool(true) => None,
+            Json::Object(wish) => wish.get("ttlSeconds"),
+            other => bail!("signedUrls is neither an object nor a boolean: {other}"),
+        };
+        let Some(seconds) = seconds else {
+            return Ok(Some(Duration::from_secs(SIGNED_URL_SECONDS_MAX)));
+        };
+        let seconds = seconds.as_u64();
+        let seconds = seconds.context("signedUrls.ttlSeconds is no number of seconds")?;
+        Ok(Some(Duration::from_secs(seconds)))
     }
 }
 
@@ -105,6 +121,13 @@ pub struct InstanceLimits {
     pub max_request_body_bytes: Option<usize>,
     /// Commits that may wait for the writer.
     pub max_queued_commits: Option<usize>,
+    /// Largest blob.
+    #[serde(alias = "blobBytesMax")]
+    pub max_blob_bytes: Option<u64>,
+    /// How long a blob without a reference is left alone.
+    pub blob_grace_ms: Option<i64>,
+    /// Images that are built at the same time; at 0 there are none.
+    pub max_image_builds: Option<usize>,
     /// How long a published segment can be fetched.
     #[serde(alias = "segmentLifetimeMs")]
     pub segment_ttl_ms: Option<i64>,
@@ -132,6 +155,9 @@ impl InstanceLimits {
             queued_commits_max: self
                 .max_queued_commits
                 .unwrap_or(default.queued_commits_max),
+            blob_bytes_max: self.max_blob_bytes.unwrap_or(default.blob_bytes_max),
+            blob_grace_ms: self.blob_grace_ms.unwrap_or(default.blob_grace_ms),
+            image_builds_max: self.max_image_builds.unwrap_or(default.image_builds_max),
             hub: HubConfig {
                 delta_bytes_max: self.max_delta_bytes.unwrap_or(default.hub.delta_bytes_max),
                 mailbox_bytes_max: self

@@ -26,9 +26,9 @@ impl TestServer {
             .worker_threads(2)
             .enable_all()
             .build()?;
-        let host = Host::new(kind);
         let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0)))?;
         let address = listener.local_addr()?;
+        let host = Host::new(kind, address);
         let (stop, mut stopped) = watch::channel(false);
         let router = host.router();
         runtime.spawn(async move {

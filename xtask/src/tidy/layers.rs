@@ -14,7 +14,12 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store-sqlite", &["store", "schema", "wire", "model"]),
     ("store-postgres", &["store", "schema", "wire", "model"]),
     ("objects", &["wire", "model"]),
-    ("engine", &["store", "objects", "schema", "wire", "model"]),
+    ("objects-sqlite", &["objects", "wire", "model"]),
+    ("image", &["schema", "wire", "model"]),
+    (
+        "engine",
+        &["store", "objects", "image", "schema", "wire", "model"],
+    ),
     ("rules", &["engine", "store", "schema", "wire", "model"]),
     (
         "server",
@@ -30,6 +35,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "store-sqlite",
             "store-postgres",
             "store",
+            "objects-sqlite",
             "objects",
             "schema",
             "wire",
@@ -49,6 +55,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "store-sqlite",
             "store-postgres",
             "store",
+            "objects-sqlite",
             "objects",
             "schema",
             "wire",
@@ -90,6 +97,10 @@ const UNKNOWN_TO: &[(&str, &[&str])] = &[
     (
         "store",
         &["axum", "http", "hyper", "rusqlite", "tokio-postgres"],
+    ),
+    (
+        "objects",
+        &["axum", "hyper", "rusqlite", "tokio-postgres", "tracing"],
     ),
     (
         "engine",

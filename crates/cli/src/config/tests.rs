@@ -134,3 +134,64 @@ fn what_is_printed_can_be_read_again_and_holds_no_secret() {
     assert_eq!(again.scopes, config.scopes);
     assert_eq!(again.auth.trusted_header, config.auth.trusted_header);
 }
+
+#[test]
+fn the_places_of_segments_and_blobs_follow_from_the_database() {
+    let resolved = |text: &str| {
+        let mut config = load(text, &[]).unwrap();
+        config.resolve(Path::new("/srv"));
+        config
+    };
+    let beside = |name: &str| Some(Path::new("/srv").join(name));
+    let config = resolved("");
+    assert_eq!(config.segments.path, beside("tidewater.segments"));
+    assert_eq!(config.blobs.path, beside("tidewater.blobs"));
+    let config = resolved(
+        "[store]\npath = \"data/app.db\"\n[segments]\nkind = \"sqlite\"\n\
+         [blobs]\npath = \"/mnt/blobs\"\n",
+    );
+    assert_eq!(config.segments.path, beside("data/app.segments.db"));
+    assert_eq!(config.segments.bytes_max, Some(ByteSize::gib(8)));
+    assert_eq!(config.blobs.path, beside("/mnt/blobs"));
+    let config = resolved("[store]\nkind = \"memory\"\n");
+    assert_eq!((config.segments.path, config.blobs.path), (None, None));
+    assert_eq!(config.segments.bytes_max, Some(ByteSize::mib(256)));
+}
+
+#[test]
+fn unknown_keys_of_segments_blobs_and_urls_are_refused() {
+    check_refused("[segments]\nkinds = 1\n", &[], "t.toml:2:1: unknown field");
+    check_refused("[blobs]\nkind = \"gcs\"\n", &[], "t.toml:2:8: ");
+    check_refused(
+        "[blobs.s3]\nbucket = \"b\"\nbuckets = 1\n",
+        &[],
+        "t.toml:3:1: unknown field",
+    );
+    check_refused(
+        "[blobs.s3]\nregion = \"r\"\n",
+        &[],
+        "missing field `bucket`",
+    );
+    check_refused("[signed_urls]\nttls = \"1m\"\n", &[], "t.toml:2:1: unknown");
+}
+
+#[test]
+fn the_keys_of_a_bucket_may_come_from_the_environment_and_are_not_printed() {
+    let variables = [
+        (
+            "TIDEWATER_SEGMENTS__S3__ACCESS_KEY_ID",
+            "id-from-environment",
+        ),
+        ("TIDEWATER_SEGMENTS__S3__SECRET_ACCESS_KEY", "hunter2"),
+    ];
+    let text = "[segments]\nkind = \"s3\"\n[segments.s3]\nbucket = \"b\"\n\
+                call_timeout = \"7s\"\n";
+    let config = load(text, &variables).unwrap();
+    let bucket = config.segments.s3.as_ref().unwrap();
+    let s3 = bucket.to_s3().unwrap();
+    assert_eq!(s3.access_key_id.as_deref(), Some("id-from-environment"));
+    assert_eq!(s3.secret_access_key.as_deref(), Some("hunter2"));
+    assert_eq!(bucket.limits().call_timeout, Duration::from_secs(7));
+    let printed = config.to_toml().unwrap();
+    assert!(!printed.contains("hunter2"), "{printed}");
+}

@@ -106,6 +106,105 @@ fn config_check_says_what_is_wrong_and_where() {
     );
 }
 
+/// A section of a bucket.
+fn bucket(section: &str, more: &str) -> String {
+    format!(
+        "[{section}]\nkind = \"s3\"\n[{section}.s3]\nbucket = \"b\"\n\
+         access_key_id = \"id\"\nsecret_access_key = \"hunter2\"\n{more}"
+    )
+}
+
+/// URLs that the server signs.
+fn signed(more: &str) -> String {
+    format!("[signed_urls]\nsegments = \"server\"\n{more}\n")
+}
+
+const KEY: &str = "a-key-of-more-than-thirty-two-bytes-of-text";
+const BASE: &str = "base_url = \"https://sync.example\"";
+
+#[test]
+fn config_check_says_what_is_wrong_with_segments_and_blobs() {
+    let folder = tempfile::tempdir().unwrap();
+    let no_id = bucket("blobs", "").replace("access_key_id = \"id\"\n", "");
+    let http = bucket("blobs", "endpoint = \"http://127.0.0.1:9000\"\n");
+    for (more, error) in [
+        ("[segments]\nkind = \"s3\"\n", "segments.s3 is not set"),
+        (
+            "[blobs.s3]\nbucket = \"b\"\n",
+            "blobs.s3 is set and blobs.kind is not s3",
+        ),
+        (
+            &*bucket("blobs", "prefix = \"x\"\n"),
+            "blobs.s3.prefix must end in a slash",
+        ),
+        (&*http, "blobs.s3.endpoint does not begin with https://"),
+        (&*no_id, "one of them is missing"),
+        ("[blobs]\nkind = \"memory\"\n", "blobs.kind is memory"),
+        (
+            "[blobs]\nsweep_grace = \"1h\"\n",
+            "blobs.sweep_grace must be at least 120 minutes",
+        ),
+        (
+            "[blobs]\npath = \"x\"\n[segments]\npath = \"x\"\n",
+            "are the same",
+        ),
+    ] {
+        let output = run(&["config", "check", &config(folder.path(), more)], b"");
+        check(&output, 2, "", error);
+    }
+}
+
+#[test]
+fn config_check_says_what_is_wrong_with_signed_urls() {
+    let folder = tempfile::tempdir().unwrap();
+    for (more, error) in [
+        (
+            "[signed_urls]\nsegments = \"backend\"\n",
+            "set segments.kind to s3",
+        ),
+        ("[signed_urls]\nuploads = true\n", "set blobs.kind to s3"),
+        (
+            "[signed_urls]\nttl = \"16m\"\n",
+            "signed_urls.ttl must be between",
+        ),
+        (&*signed(BASE), "signed URLs need a key"),
+        (
+            &*signed(&format!("{BASE}\nkeys = [\"{KEY}\", \"short\"]")),
+            "needs at least 32 bytes",
+        ),
+        (
+            &*signed(&format!("keys = [\"{KEY}\"]")),
+            "signed_urls.base_url is not set",
+        ),
+    ] {
+        let output = run(&["config", "check", &config(folder.path(), more)], b"");
+        check(&output, 2, "", error);
+    }
+}
+
+#[test]
+fn the_secrets_of_buckets_and_urls_are_read_from_files_and_never_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    // The second key still verifies what it signed before it was replaced.
+    file(
+        folder.path(),
+        "keys.toml",
+        &format!("keys = [\"old-{KEY}\"]\n"),
+    );
+    let more = signed(&format!(
+        "{BASE}\nkeys = [\"{KEY}\"]\nkeys_file = \"keys.toml\""
+    ));
+    let more = format!("{more}{}", bucket("blobs", "prefix = \"x/\"\n"));
+    let output = run(&["config", "check", &config(folder.path(), &more)], b"");
+    check(&output, 0, "keys = [\"[secret]\"]", "");
+    check(&output, 0, "secret_access_key = \"[secret]\"", "");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(!text.contains(KEY) && !text.contains("hunter2"), "{text}");
+    file(folder.path(), "keys.toml", "keys = [\"short\"]\n");
+    let output = run(&["config", "check", &config(folder.path(), &more)], b"");
+    check(&output, 2, "", "needs at least 32 bytes");
+}
+
 const RULE: &str = "[[rules.validate]]\ntable = \"todos\"\nexpr = \"size(row.title) < 100\"\n\
                     code = \"todos.title\"\nmessage = \"Too long.\"\n";
 const ASSERTION: &str = "[[rules.assert]]\nname = \"few\"\ncode = \"todos.many\"\n\

@@ -7,5 +7,8 @@ mod bulk;
 mod commands;
 mod crash;
 mod load;
+mod migrate;
+mod objects;
 mod process;
+mod restore;
 mod sample;

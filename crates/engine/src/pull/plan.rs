@@ -7,6 +7,7 @@
 //! answers `reset`: the client comes back with −1, one round later (OQ-1).
 
 use tidewater_model::{CommitSeq, Cursor, HorizonSeq, limits};
+use tidewater_store::ScopeSize;
 use tidewater_wire::PullHeader;
 
 use super::bootstrap::ResumeToken;
@@ -56,6 +57,13 @@ pub(super) fn section(asked: &Asked<'_>, head: CommitSeq, horizon: HorizonSeq) -
         }
         Some(Cursor::At(_)) | None => Section::Reset,
     }
+}
+
+/// Whether a client starts over instead of walking the log (§8.4): its scope was written by more
+/// commits than the host lets it walk, and has so few rows that sending them is clearly cheaper.
+/// It is told to reset, and comes back with a bootstrap that clears its rows (OQ-1).
+pub(super) fn is_far_behind(size: ScopeSize, commits_max: u64) -> bool {
+    size.commits > commits_max && size.rows <= commits_max / 2
 }
 
 /// How much one section may carry (§4.2).
@@ -190,6 +198,22 @@ mod tests {
             check(cursor, Some("null"), Section::Reset);
             check(cursor, Some("{}"), Section::Reset);
         }
+    }
+
+    #[test]
+    fn a_client_far_behind_starts_over_if_that_is_clearly_cheaper() {
+        let is_far = |commits, rows| is_far_behind(ScopeSize { rows, commits }, 10);
+        assert!(!is_far(10, 0));
+        assert!(is_far(11, 0));
+        assert!(is_far(11, 5));
+        assert!(!is_far(11, 6));
+        assert!(!is_far_behind(
+            ScopeSize {
+                rows: 0,
+                commits: u64::MAX
+            },
+            u64::MAX
+        ));
     }
 
     #[track_caller]

@@ -1,7 +1,9 @@
 //! Whole rounds that pull, on the memory store (§4).
 
 mod bootstrap;
+mod catch_up;
 mod converge;
+mod images;
 mod log;
 mod reads;
 mod record;
@@ -59,6 +61,30 @@ fn pages(server: &TestServer, section: &SeenSection) -> Vec<Vec<String>> {
             segment.blocks.iter().flatten().map(row).collect()
         })
         .collect()
+}
+
+/// What an image says about itself, between bars, and its rows as [`pages`] writes them.
+fn image_rows(bytes: &[u8]) -> (String, Vec<String>) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), bytes).unwrap();
+    let image = rusqlite::Connection::open(file.path()).unwrap();
+    let lines = |sql: &str, columns: usize| -> Vec<String> {
+        let mut read = image.prepare(sql).unwrap();
+        let line = read.query_map([], |row| {
+            let cells: rusqlite::Result<Vec<Option<String>>> =
+                (0..columns).map(|at| row.get(at)).collect();
+            let cells = cells?.into_iter();
+            let cells: Vec<String> = cells.map(|cell| cell.unwrap_or_default()).collect();
+            Ok(cells.join("|"))
+        });
+        line.unwrap().map(Result::unwrap).collect()
+    };
+    let metadata = "SELECT CAST(format AS TEXT), \"table\", CAST(\"schemaVersion\" AS TEXT), \
+        CAST(\"asOfCommitSeq\" AS TEXT), \"scopeDigest\", CAST(\"rowCount\" AS TEXT) \
+        FROM _syncular_segment";
+    let rows = "SELECT id, team_id, coalesce(body, '-') || '@' || _syncular_version FROM notes \
+        ORDER BY id";
+    (lines(metadata, 6).remove(0), lines(rows, 3))
 }
 
 /// An active section has a reason, a body and a cursor of its own; others have none.

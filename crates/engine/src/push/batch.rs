@@ -313,6 +313,7 @@ impl<'a> Group<'a> {
             client: &job.client,
             allowed: job.allowed.as_deref(),
             sparse: job.version.is_sparse(),
+            held: Some(&job.held).filter(|held| held.is_good_at(self.now_ms)),
         };
         let mut ground = Ground::new(txn, &self.writes, &mut self.applied);
         let decision = commit::decide(

@@ -15,7 +15,7 @@ use super::{
     ground::{Ground, Stop},
     judge, operation,
 };
-use crate::Engine;
+use crate::{Engine, blobs::Held};
 
 /// Who writes, under which rules.
 #[derive(Clone, Copy)]
@@ -26,6 +26,8 @@ pub(super) struct Author<'a> {
     /// `None` when the resolver failed: everything is then forbidden.
     pub(super) allowed: Option<&'a AllowedScopes>,
     pub(super) sparse: bool,
+    /// The blobs that may be referenced; `None` when they were held too long ago.
+    pub(super) held: Option<&'a Held>,
 }
 
 /// What the operations of a commit come to.

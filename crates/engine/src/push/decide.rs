@@ -277,7 +277,7 @@ fn check_sparse(
 }
 
 /// Whether every declared variable has a value that is allowed (§3.4).
-fn is_allowed(table: &Table, scopes: &StoredScopes, allowed: &AllowedScopes) -> bool {
+pub(crate) fn is_allowed(table: &Table, scopes: &StoredScopes, allowed: &AllowedScopes) -> bool {
     table.scopes.iter().all(|pattern| {
         scopes
             .value(&pattern.variable)

@@ -22,7 +22,7 @@ use tidewater_wire::{OperationAction, PushCommit, WireVersion};
 use tokio::sync::{Notify, oneshot};
 
 use super::batch::{self, JobResult};
-use crate::{Engine, EngineConfig, Identity, RoundError};
+use crate::{Engine, EngineConfig, Identity, RoundError, blobs::Held};
 
 /// Commits in one transaction: enough to make the fsync cheap, few enough to keep it short.
 const GROUP_COMMITS_MAX: usize = 256;
@@ -44,6 +44,8 @@ pub(crate) struct Job {
     pub(super) log_epoch: LogEpoch,
     /// `None` when the resolver failed.
     pub(super) allowed: Option<Arc<AllowedScopes>>,
+    /// The blobs that the commits reference and that are there.
+    pub(super) held: Held,
     pub(super) commits: Vec<PushCommit>,
     pub(super) reply: oneshot::Sender<JobResult>,
 }

@@ -1,7 +1,7 @@
 //! One operation: from its payload to the row that would be stored (§6.2, §6.6).
 //!
 //! The verdict comes from `decide`; here the payload is read before it, and CRDT columns are
-//! merged and blobs looked up after it.
+//! merged and blobs looked for among those held after it.
 
 use bytes::Bytes;
 use tidewater_model::{AllowedScopes, ColumnType, ErrorCode};
@@ -65,7 +65,7 @@ pub(super) fn decide(
                 None => decide::decide_insert(table, incoming, slot.tombstone.as_ref(), allowed),
             }
             .map_err(|refusal| refused(op_index, refusal, slot.row.as_ref()))?;
-            check_blobs(table, &upsert, op_index)?;
+            check_blobs(author, table, &upsert, op_index)?;
             Some(ChangeKind::Upsert {
                 row: row_state(engine, table, &upsert, op_index)?,
                 scopes_before: slot.row.as_ref().map(|stored| stored.scopes.clone()),
@@ -145,17 +145,28 @@ fn read_payload<'a>(
     })
 }
 
-/// Refuses new references to blobs: this server keeps none yet.
-fn check_blobs(table: &Table, upsert: &Upsert<'_>, op_index: i32) -> Result<(), Stop> {
-    let new_reference = upsert.changed.iter().any(|&column| {
-        table.columns[column].kind == ColumnType::BlobRef && upsert.values[column].is_some()
-    });
-    if new_reference {
-        return Err(Stop::reject(
-            op_index,
-            ErrorCode::BlobNotFound,
-            "a referenced blob is absent",
-        ));
+/// Refuses new references to blobs that are not there (§5.9.6). Those the row had already are
+/// not looked at (OQ-20).
+fn check_blobs(
+    author: &Author<'_>,
+    table: &Table,
+    upsert: &Upsert<'_>,
+    op_index: i32,
+) -> Result<(), Stop> {
+    let changed = upsert
+        .changed
+        .iter()
+        .filter(|&&column| table.columns[column].kind == ColumnType::BlobRef);
+    for blob_id in changed.filter_map(|&column| blob_id(&upsert.values[column])) {
+        let Some(held) = author.held else {
+            tracing::warn!("a commit waited so long that its blobs are no longer held");
+            let message = "internal server error";
+            return Err(RoundError::new(ErrorCode::InternalError, message).into());
+        };
+        if !held.has(&blob_id) {
+            let message = "a referenced blob is absent";
+            return Err(Stop::reject(op_index, ErrorCode::BlobNotFound, message));
+        }
     }
     Ok(())
 }

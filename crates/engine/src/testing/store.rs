@@ -15,9 +15,11 @@ use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ClientRecord, LoadRequest, Loaded, MemoryStore, PartitionRecord, PartitionTouch,
     Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan,
-    Store, StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest,
-    WriteLanes, WriteTxn,
+    RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, Store, StoreError,
+    StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes,
+    WriteTxn,
 };
+use tokio::sync::Semaphore;
 
 type Act = Box<dyn FnOnce(MemoryStore) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
 
@@ -27,6 +29,10 @@ pub(crate) struct ProbedStore {
     inner: MemoryStore,
     reads: AtomicU64,
     writes_fail: AtomicU64,
+    streams: AtomicU64,
+    streams_fail: AtomicU64,
+    /// A stream that has begun takes a permit before its caller gets it.
+    stream_gate: Mutex<Option<Arc<Semaphore>>>,
     /// What to do before a read, and how many go first.
     act: Mutex<Option<(u64, Act)>>,
 }
@@ -35,6 +41,23 @@ impl ProbedStore {
     /// Reads of log, rows and scope index so far.
     pub(crate) fn reads(&self) -> u64 {
         self.reads.load(Ordering::SeqCst)
+    }
+
+    /// Streams of rows so far.
+    pub(crate) fn streams(&self) -> u64 {
+        self.streams.load(Ordering::SeqCst)
+    }
+
+    /// From now on, streams wait for a permit once they have their snapshot.
+    pub(crate) fn hold_streams(&self) -> Arc<Semaphore> {
+        let gate = Arc::new(Semaphore::new(0));
+        *self.stream_gate.lock() = Some(Arc::clone(&gate));
+        gate
+    }
+
+    /// The next `times` streams fail.
+    pub(crate) fn fail_streams(&self, times: u64) {
+        self.streams_fail.store(times, Ordering::SeqCst);
     }
 
     /// Does this once, directly before the next read of log or rows.
@@ -142,6 +165,32 @@ impl Store for ProbedStore {
         self.inner.scan_rows(scan).await
     }
 
+    async fn stream_rows(&self, request: RowStreamRequest) -> Result<RowStream, StoreError> {
+        self.streams.fetch_add(1, Ordering::SeqCst);
+        let stream = self.inner.stream_rows(request).await;
+        // The snapshot is taken; what the caller does with it waits.
+        let gate = self.stream_gate.lock().clone();
+        if let Some(gate) = gate {
+            gate.acquire()
+                .await
+                .expect("a test keeps its gate")
+                .forget();
+        }
+        let failing = &self.streams_fail;
+        let fails = failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+            left.checked_sub(1)
+        });
+        match fails {
+            Ok(_) => Err(StoreError::new(StoreErrorKind::Unavailable, "do as told")),
+            Err(_) => stream,
+        }
+    }
+
+    async fn scope_size(&self, request: ScopeSizeRequest) -> Result<ScopeSize, StoreError> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.inner.scope_size(request).await
+    }
+
     async fn scan_table(&self, scan: TableScan) -> Result<RowPage, StoreError> {
         self.inner.scan_table(scan).await
     }
@@ -234,6 +283,23 @@ impl Store for ProbedStore {
     ) -> Result<Pruned, StoreError> {
         self.upkeep()?;
         self.inner.prune(partition, epoch, horizon).await
+    }
+
+    async fn find_blob_row(
+        &self,
+        partition: &PartitionId,
+        blob_id: &str,
+        wanted: ScopesTest,
+    ) -> Result<Option<RowKey>, StoreError> {
+        self.inner.find_blob_row(partition, blob_id, wanted).await
+    }
+
+    async fn are_referenced(
+        &self,
+        partition: &PartitionId,
+        blob_ids: Vec<String>,
+    ) -> Result<Vec<bool>, StoreError> {
+        self.inner.are_referenced(partition, blob_ids).await
     }
 
     async fn begin_write(

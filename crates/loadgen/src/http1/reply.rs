@@ -1,6 +1,6 @@
 //! Replies from bytes: head, body framing, content encoding. No sockets here.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
@@ -45,7 +45,134 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// What a compressed body may decode to.
 const DECODED_BYTES_MAX: u64 = 512 * 1024 * 1024;
 
+/// Takes a body from the input in pieces, whatever its framing.
+#[derive(Debug)]
+pub(super) struct Body {
+    framing: Framing,
+    at: At,
+}
+
+/// Where in a body the input stands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum At {
+    /// In so many bytes of the body, or of a chunk.
+    Data(usize),
+    /// Before the size of a chunk.
+    Size,
+    /// Before the end of a chunk, which may be the last.
+    ChunkEnd {
+        is_last: bool,
+    },
+    Over,
+}
+
+impl Body {
+    pub(super) fn new(framing: Framing) -> Self {
+        let at = match framing {
+            Framing::Length(0) => At::Over,
+            Framing::Length(length) => At::Data(length),
+            Framing::Chunked => At::Size,
+            Framing::UntilClose => At::Data(usize::MAX),
+        };
+        Self { framing, at }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.at == At::Over
+    }
+
+    /// The next piece, if there is one in `input`.
+    pub(super) fn take(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, RoundError> {
+        loop {
+            match self.at {
+                At::Over => return Ok(None),
+                At::Data(left) => {
+                    let taken = input.len().min(left);
+                    if taken == 0 {
+                        return Ok(None);
+                    }
+                    self.at = match self.framing {
+                        Framing::UntilClose => self.at,
+                        _ if taken < left => At::Data(left - taken),
+                        Framing::Chunked => At::ChunkEnd { is_last: false },
+                        Framing::Length(_) => At::Over,
+                    };
+                    return Ok(Some(input.split_to(taken).freeze()));
+                }
+                At::Size => {
+                    let Some((head_len, size)) = chunk_size(input)? else {
+                        return Ok(None);
+                    };
+                    input.advance(head_len);
+                    self.at = match size {
+                        0 => At::ChunkEnd { is_last: true },
+                        size => At::Data(size),
+                    };
+                }
+                At::ChunkEnd { is_last } => {
+                    if input.len() < CHUNK_END.len() {
+                        return Ok(None);
+                    }
+                    check_chunk_end(&input[..CHUNK_END.len()])?;
+                    input.advance(CHUNK_END.len());
+                    self.at = if is_last { At::Over } else { At::Size };
+                }
+            }
+        }
+    }
+
+    /// The connection was closed.
+    pub(super) fn end(&mut self) -> Result<(), RoundError> {
+        if self.framing != Framing::UntilClose {
+            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+        }
+        self.at = At::Over;
+        Ok(())
+    }
+}
+
+/// Undoes a content encoding on the way to a sink.
+pub(super) enum Undo<W: Write> {
+    Nothing(W),
+    Gzip(Box<flate2::write::GzDecoder<W>>),
+    Zstd(Box<zstd::stream::write::Decoder<'static, W>>),
+}
+
+impl<W: Write> Undo<W> {
+    pub(super) fn write_all(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match self {
+            Self::Nothing(sink) => sink.write_all(bytes),
+            Self::Gzip(decoder) => decoder.write_all(bytes),
+            Self::Zstd(decoder) => decoder.write_all(bytes),
+        }
+    }
+
+    pub(super) fn finish(&mut self) -> std::io::Result<()> {
+        match self {
+            Self::Nothing(sink) => sink.flush(),
+            Self::Gzip(decoder) => decoder.try_finish(),
+            Self::Zstd(decoder) => decoder.flush(),
+        }
+    }
+}
+
 impl Head {
+    pub(super) fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// What a body with this head goes through.
+    pub(super) fn undo<W: Write>(&self, sink: W) -> Result<Undo<W>, RoundError> {
+        Ok(match &self.encoding {
+            Encoding::Identity => Undo::Nothing(sink),
+            Encoding::Gzip => Undo::Gzip(Box::new(flate2::write::GzDecoder::new(sink))),
+            Encoding::Zstd => Undo::Zstd(Box::new(zstd::stream::write::Decoder::new(sink)?)),
+            Encoding::Other(name) => {
+                return Err(RoundError::Http(format!("content encoding {name}")));
+            }
+        })
+    }
+
     pub(super) fn with_body(self, body: Bytes) -> Reply {
         Reply {
             status: self.status,
@@ -140,13 +267,9 @@ impl Head {
 /// Moves complete chunks from `input` to `body`; true when the last one is through.
 pub(super) fn take_chunk(input: &mut BytesMut, body: &mut BytesMut) -> Result<bool, RoundError> {
     loop {
-        let parsed = httparse::parse_chunk_size(input)
-            .map_err(|_| RoundError::Http("chunk size is not a number".to_owned()))?;
-        let httparse::Status::Complete((head_len, size)) = parsed else {
+        let Some((head_len, size)) = chunk_size(input)? else {
             return Ok(false);
         };
-        let size =
-            usize::try_from(size).map_err(|_| RoundError::Http("chunk is too large".to_owned()))?;
         let end = head_len
             .checked_add(size)
             .and_then(|end| end.checked_add(CHUNK_END.len()))
@@ -155,17 +278,34 @@ pub(super) fn take_chunk(input: &mut BytesMut, body: &mut BytesMut) -> Result<bo
             return Ok(false);
         }
         // No trailers: no server of this protocol sends any, and we did not ask for them.
-        if &input[end - CHUNK_END.len()..end] != CHUNK_END {
-            return Err(RoundError::Http(
-                "chunk does not end where it says".to_owned(),
-            ));
-        }
+        check_chunk_end(&input[end - CHUNK_END.len()..end])?;
         body.extend_from_slice(&input[head_len..head_len + size]);
         input.advance(end);
         if size == 0 {
             return Ok(true);
         }
     }
+}
+
+/// Length of the line with a chunk's size, and the size; nothing while the line is incomplete.
+fn chunk_size(input: &[u8]) -> Result<Option<(usize, usize)>, RoundError> {
+    let parsed = httparse::parse_chunk_size(input)
+        .map_err(|_| RoundError::Http("chunk size is not a number".to_owned()))?;
+    let httparse::Status::Complete((head_len, size)) = parsed else {
+        return Ok(None);
+    };
+    let size =
+        usize::try_from(size).map_err(|_| RoundError::Http("chunk is too large".to_owned()))?;
+    Ok(Some((head_len, size)))
+}
+
+fn check_chunk_end(bytes: &[u8]) -> Result<(), RoundError> {
+    if bytes == CHUNK_END {
+        return Ok(());
+    }
+    Err(RoundError::Http(
+        "chunk does not end where it says".to_owned(),
+    ))
 }
 
 const CHUNK_END: &[u8] = b"\r\n";

@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use tidewater_model::ScopeFilter;
-use tidewater_wire::{MediaType, PullHeader, PushOutcome, row::encode_row};
+use tidewater_wire::{PullHeader, PushOutcome, row::encode_row};
 
 use super::{load, prepare};
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     drive::Worker,
     error::RoundError,
     measure::{Done, OperationKind},
-    observer::{Batch, bootstrap_round, check_fetched},
+    observer::{Batch, bootstrap_round, check_fetched, check_image},
     report::{Checked, RunReport},
     setup::Setup,
     verify::{ProblemKind, Problems, rows::RowsCheck},
@@ -146,6 +146,10 @@ impl NewDevice {
     /// Checks a bootstrap unless its pages are known, and tells how many rows it had.
     fn check(&self, batches: &[Batch]) -> u64 {
         let seen = &mut *self.seen.borrow_mut();
+        let mut image_rows = 0;
+        for (reference, inspected) in batches.iter().flat_map(|batch| &batch.images) {
+            image_rows += check_image(reference, inspected, &mut seen.problems);
+        }
         let pages: Vec<Bytes> = batches
             .iter()
             .flat_map(|b| b.pages.iter().cloned())
@@ -155,18 +159,12 @@ impl NewDevice {
             return seen.rows;
         }
         let mut check = RowsCheck::new(&self.setup.workload.table, &self.filter);
-        let mut image_rows = 0;
         for batch in batches {
             check_fetched(batch, &mut seen.problems);
-            for (page, reference) in batch.pages.iter().zip(&batch.refs) {
-                match reference {
-                    Some(image) if image.media_type == MediaType::Sqlite => {
-                        image_rows += u64::try_from(image.row_count).unwrap_or(0);
-                    }
-                    _ => check.page(page, |row_id, _, row| {
-                        compare_filled(&self.setup, row_id, row, &mut seen.problems);
-                    }),
-                }
+            for page in &batch.pages {
+                check.page(page, |row_id, _, row| {
+                    compare_filled(&self.setup, row_id, row, &mut seen.problems);
+                });
             }
         }
         let (rows, problems) = check.finish();
@@ -177,7 +175,9 @@ impl NewDevice {
             seen.problems.add(ProblemKind::MissingRow, text);
         }
         let fetched = batches.iter().flat_map(|batch| batch.refs.iter().flatten());
-        seen.requests = u64::try_from(batches.len() + fetched.count()).unwrap_or(u64::MAX);
+        let images = batches.iter().map(|batch| batch.images.len());
+        let requests = batches.len() + fetched.count() + images.sum::<usize>();
+        seen.requests = u64::try_from(requests).unwrap_or(u64::MAX);
         seen.pages = pages;
         seen.checked_at = Some(Instant::now());
         seen.rows
@@ -185,7 +185,7 @@ impl NewDevice {
 }
 
 /// Holds a row that the fill wrote against what it wrote.
-fn compare_filled(setup: &Setup, row_id: &str, row: &[u8], problems: &mut Problems) {
+pub(super) fn compare_filled(setup: &Setup, row_id: &str, row: &[u8], problems: &mut Problems) {
     let index = row_id
         .strip_prefix("task-")
         .and_then(|index| index.parse().ok())

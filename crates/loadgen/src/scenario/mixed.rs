@@ -67,7 +67,7 @@ pub(super) async fn run(args: &MixedArgs) -> anyhow::Result<RunReport> {
 
 /// How often a device does what.
 #[derive(Clone, Copy, Debug)]
-struct Weights {
+pub(super) struct Weights {
     push: u32,
     pull: u32,
     total: u32,
@@ -87,6 +87,15 @@ impl Weights {
         })
     }
 
+    /// As many rounds that push as rounds that only pull.
+    pub(super) fn even() -> Self {
+        Self {
+            push: 1,
+            pull: 1,
+            total: 2,
+        }
+    }
+
     fn choose(self, random: &mut fastrand::Rng) -> OperationKind {
         match random.u32(0..self.total) {
             point if point < self.push => OperationKind::Push,
@@ -98,7 +107,7 @@ impl Weights {
 
 /// One device.
 #[derive(Debug)]
-struct Device {
+pub(super) struct Device {
     number: u32,
     client: Client,
     workload: Rc<Workload>,
@@ -107,14 +116,14 @@ struct Device {
     random: fastrand::Rng,
     cursor: i64,
     next_commit: u32,
-    acks: Vec<Ack>,
+    pub(super) acks: Vec<Ack>,
     /// Own commits that were acknowledged and did not arrive yet.
     awaited: BTreeSet<i64>,
-    problems: Problems,
+    pub(super) problems: Problems,
 }
 
 impl Device {
-    async fn start(
+    pub(super) async fn start(
         setup: &Setup,
         number: u32,
         head: i64,

@@ -32,7 +32,7 @@ fn run_against(fault: Fault, command: &str) -> Box<crate::RunReport> {
     }
 }
 
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 13] = [
     "push --count 300 --clients 3 --lists 2 --operations 5",
     "push --count 100 --clients 2 --inserts 50 --commits 4 --wire 2",
     "push --count 100 --update patch --scopes 3 --columns 10 --rows 20",
@@ -42,6 +42,10 @@ const COMMANDS: [&str; 9] = [
     "bootstrap --count 5 --rows 2500 --lane external --clients 2",
     "bootstrap --count 5 --rows 2500 --cold",
     "mixed --count 500 --clients 4 --lists 3 --push 50 --pull 45 --bootstrap 5",
+    "storm --clients 20 --rows 2500 --lane rows",
+    "storm --clients 20 --rows 2500 --lane external --cold",
+    "storm --clients 8 --rows 2500 --lane external --signed",
+    "storm --clients 8 --rows 2500 --lists 3 --others 5 --others-rate 300 --cold --lane rows",
 ];
 
 #[test]
@@ -127,6 +131,15 @@ fn a_row_that_is_missing_in_a_bootstrap_is_found() {
     let kinds = [ProblemKind::MissingRow];
     check_fault(Fault::HidesRow, "push --count 2000 --rows 100", &kinds);
     check_fault(Fault::HidesRow, "bootstrap --count 1 --rows 100", &kinds);
+}
+
+#[test]
+fn a_storm_finds_what_a_device_did_not_get() {
+    let storm = "storm --clients 3 --rows 100 --lane rows";
+    check_fault(Fault::HidesRow, storm, &[ProblemKind::MissingRow]);
+    check_fault(Fault::CorruptsRows, storm, &[ProblemKind::WrongContent]);
+    let storm = "storm --clients 3 --rows 100 --lane external";
+    check_fault(Fault::SwapsSegments, storm, &[ProblemKind::BadSegment]);
 }
 
 #[test]

@@ -14,6 +14,50 @@ use tidewater_wire::{
 use super::{ProblemKind, Problems};
 use crate::table::Table;
 
+/// Rows of a page by the headers of its blocks, without reading them; `None` if it has other
+/// parts than a page has.
+pub(crate) fn count_rows(page: &[u8]) -> Option<u64> {
+    let mut rest = Skip(page.strip_prefix(b"SSG2")?);
+    // Format version and flags, then table and schema version.
+    rest.take(4)?;
+    rest.text()?;
+    rest.take(4)?;
+    for _ in 0..u16::from_le_bytes(rest.take(2)?.try_into().ok()?) {
+        rest.text()?;
+        rest.take(2)?;
+    }
+    let mut rows = 0;
+    loop {
+        let block = rest.number()?;
+        if block == 0 {
+            return rest.0.is_empty().then_some(rows);
+        }
+        rows += u64::from(block);
+        rest.text()?;
+    }
+}
+
+/// What of a page was not looked at yet.
+struct Skip<'a>(&'a [u8]);
+
+impl<'a> Skip<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn number(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
+    }
+
+    /// Anything with its length in front.
+    fn text(&mut self) -> Option<&'a [u8]> {
+        let length = usize::try_from(self.number()?).ok()?;
+        self.take(length)
+    }
+}
+
 /// Reads the pages of one bootstrap.
 #[derive(Debug)]
 pub(crate) struct RowsCheck<'a> {
@@ -87,5 +131,33 @@ impl<'a> RowsCheck<'a> {
             self.problems.add(ProblemKind::RowOrder, text);
         }
         Some(row_id.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidewater_model::ColumnType;
+    use tidewater_wire::{SegmentWriter, row::Column};
+
+    use super::*;
+
+    #[test]
+    fn rows_are_counted_by_the_headers_of_their_blocks() {
+        let columns = [Column {
+            name: "id".to_owned(),
+            kind: ColumnType::String,
+            nullable: false,
+        }];
+        for rows in [0, 1, 999, 1_000, 1_001, 3_000] {
+            let mut writer = SegmentWriter::new("tasks", 1, &columns);
+            for _ in 0..rows {
+                writer.push(1, b"\0\x01\0\0\0a");
+            }
+            let page: Vec<u8> = writer.finish();
+            assert_eq!(count_rows(&page), Some(rows));
+            assert_eq!(count_rows(&page[..page.len() - 1]), None);
+            assert_eq!(count_rows(&[&page[..], b"x"].concat()), None);
+        }
+        assert_eq!(count_rows(b"SQLite format 3\0"), None);
     }
 }

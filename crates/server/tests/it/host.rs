@@ -10,7 +10,9 @@ use std::{
 
 use async_trait::async_trait;
 use serde_json::{Map, json};
-use tidewater_engine::{Clock, Engine, EngineConfig, EngineParts, Hooks, Identity, RandomIds};
+use tidewater_engine::{
+    Clock, Engine, EngineConfig, EngineParts, Hooks, Identity, RandomIds, Transfers,
+};
 use tidewater_objects::MemorySegments;
 use tidewater_schema::Schema;
 use tidewater_server::{
@@ -30,6 +32,12 @@ pub(crate) const SCHEMA: &str = r#"{
       {"name": "team_id", "type": "string", "nullable": false},
       {"name": "body", "type": "string", "nullable": true},
       {"name": "photo", "type": "bytes", "nullable": true}],
+    "scopes": ["team:{team_id}"]},
+  {"name": "files", "primaryKey": "id",
+    "columns": [
+      {"name": "id", "type": "string", "nullable": false},
+      {"name": "team_id", "type": "string", "nullable": false},
+      {"name": "content", "type": "blob_ref", "nullable": true}],
     "scopes": ["team:{team_id}"]}]
 }"#;
 
@@ -49,6 +57,8 @@ pub(crate) struct Setup {
     pub(crate) config: ServerConfig,
     pub(crate) console: Option<ConsoleAccess>,
     pub(crate) admin_token: Option<&'static str>,
+    pub(crate) transfers: Transfers,
+    pub(crate) engine: EngineConfig,
 }
 
 impl Host {
@@ -62,6 +72,8 @@ impl Host {
         let engine = open_engine(
             Arc::<HeldStore>::clone(&store),
             Arc::<TestClock>::clone(&clock),
+            setup.transfers,
+            setup.engine,
         )
         .await;
         let mut server = Server::new(Arc::clone(&engine), authenticator(), setup.config);
@@ -104,7 +116,12 @@ impl Host {
 }
 
 /// An engine on a store and a clock.
-pub(crate) async fn open_engine(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Arc<Engine> {
+pub(crate) async fn open_engine(
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    transfers: Transfers,
+    config: EngineConfig,
+) -> Arc<Engine> {
     let everything = [("team_id".to_owned(), vec!["*".to_owned()])].into();
     let one_team = [("team_id".to_owned(), vec!["é".to_owned()])].into();
     let actors = [("*".to_owned(), everything), ("eve".to_owned(), one_team)].into();
@@ -112,10 +129,11 @@ pub(crate) async fn open_engine(store: Arc<dyn Store>, clock: Arc<dyn Clock>) ->
         store,
         schema: Arc::new(Schema::from_json(SCHEMA).unwrap()),
         segments: Arc::new(MemorySegments::new(64 * 1024 * 1024, 60_000)),
+        transfers,
         resolver: Arc::new(ConfigScopes::new(actors, Default::default())),
         clock,
         ids: Arc::new(RandomIds),
-        config: EngineConfig::default(),
+        config,
         hooks: Hooks::default(),
     })
     .await

@@ -4,10 +4,12 @@
 // Tells clippy that helpers outside of test functions are tests, too.
 #![cfg(test)]
 
+mod blobs;
 mod bodies;
 mod client;
 mod compression;
 mod console;
+mod downloads;
 mod embed;
 mod front;
 mod host;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tidewater_model::{ScopeFilter, ScopeValues};
 use tidewater_wire::{
     Accept, Operation, OperationAction, PullHeader, PushCommit, PushOutcome, Request, RequestFrame,
-    RequestHeader, Response, ResponseFrame, Subscription, WireVersion,
+    RequestHeader, Response, ResponseFrame, Subscription, WireVersion, content_address,
     row::{Value, encode_sparse_row},
 };
 
@@ -77,6 +77,43 @@ impl Device {
         let reply = post(self.address, &[], &self.request(vec![push(commit, notes)])).await;
         outcome(&reply)
     }
+}
+
+/// One commit that writes a file: id, team, the blob with its content.
+pub(crate) fn push_file(
+    commit: &str,
+    id: &str,
+    team: &str,
+    content: Option<&[u8]>,
+) -> RequestFrame {
+    let reference = content.map(|content| {
+        format!(
+            r#"{{"blobId":"{}","byteLength":{}}}"#,
+            content_address(content),
+            content.len()
+        )
+    });
+    let encode = |value: Value<'_>| {
+        let mut bytes = Vec::new();
+        value.encode(&mut bytes);
+        bytes
+    };
+    let texts = [id, team].map(|text| encode(Value::String(text)));
+    let reference = reference.map(|reference| encode(Value::BlobRef(&reference)));
+    let values = [
+        Some(Some(&texts[0][..])),
+        Some(Some(&texts[1][..])),
+        Some(reference.as_deref()),
+    ];
+    RequestFrame::PushCommit(PushCommit {
+        client_commit_id: commit.into(),
+        operations: vec![Operation {
+            table: "files".into(),
+            row_id: id.into(),
+            action: OperationAction::Upsert(encode_sparse_row(&values).into()),
+            base_version: None,
+        }],
+    })
 }
 
 /// One commit that writes notes: id, team, body.

@@ -11,8 +11,9 @@ use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ClientRecord, LoadRequest, Loaded, MemoryStore, PartitionRecord, PartitionTouch,
     Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan,
-    Store, StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest,
-    WriteLanes, WriteTxn,
+    RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, Store, StoreError,
+    StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes,
+    WriteTxn,
 };
 use tokio::sync::watch;
 
@@ -115,6 +116,16 @@ impl Store for HeldStore {
         self.inner.scan_rows(scan).await
     }
 
+    async fn stream_rows(&self, request: RowStreamRequest) -> Result<RowStream, StoreError> {
+        self.pass().await;
+        self.inner.stream_rows(request).await
+    }
+
+    async fn scope_size(&self, request: ScopeSizeRequest) -> Result<ScopeSize, StoreError> {
+        self.pass().await;
+        self.inner.scope_size(request).await
+    }
+
     async fn scan_table(&self, scan: TableScan) -> Result<RowPage, StoreError> {
         self.inner.scan_table(scan).await
     }
@@ -202,6 +213,23 @@ impl Store for HeldStore {
         horizon: HorizonSeq,
     ) -> Result<Pruned, StoreError> {
         self.inner.prune(partition, epoch, horizon).await
+    }
+
+    async fn find_blob_row(
+        &self,
+        partition: &PartitionId,
+        blob_id: &str,
+        wanted: ScopesTest,
+    ) -> Result<Option<RowKey>, StoreError> {
+        self.inner.find_blob_row(partition, blob_id, wanted).await
+    }
+
+    async fn are_referenced(
+        &self,
+        partition: &PartitionId,
+        blob_ids: Vec<String>,
+    ) -> Result<Vec<bool>, StoreError> {
+        self.inner.are_referenced(partition, blob_ids).await
     }
 
     async fn begin_write(

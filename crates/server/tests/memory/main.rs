@@ -12,7 +12,9 @@ use std::{
 
 use flate2::{Compression, write::GzEncoder};
 use peak_alloc::PeakAlloc;
-use tidewater_engine::{Engine, EngineConfig, EngineParts, Hooks, RandomIds, SystemClock};
+use tidewater_engine::{
+    Engine, EngineConfig, EngineParts, Hooks, RandomIds, SystemClock, Transfers,
+};
 use tidewater_objects::MemorySegments;
 use tidewater_schema::Schema;
 use tidewater_server::{BearerTokens, ConfigScopes, Secret, Server, ServerConfig, StaticToken};
@@ -97,6 +99,7 @@ async fn start() -> SocketAddr {
         store: Arc::new(MemoryStore::new()),
         schema: Arc::new(Schema::from_json(schema).unwrap()),
         segments: Arc::new(MemorySegments::new(CAP, 60_000)),
+        transfers: Transfers::default(),
         resolver: Arc::new(ConfigScopes::default()),
         clock: Arc::new(SystemClock),
         ids: Arc::new(RandomIds),

@@ -175,6 +175,10 @@ queries! {
         WHERE partition = ?1 AND tbl = ?2 AND row_id = ?3";
     put_blob_ref "INSERT OR IGNORE INTO sync_blob_refs (partition, tbl, row_id, blob_id) \
         VALUES (?1, ?2, ?3, ?4)";
+    rows_of_blob "SELECT tbl, row_id FROM sync_blob_refs INDEXED BY sync_blob_refs_by_blob \
+        WHERE partition = ?1 AND blob_id = ?2";
+    is_blob_referenced "SELECT 1 FROM sync_blob_refs INDEXED BY sync_blob_refs_by_blob \
+        WHERE partition = ?1 AND blob_id = ?2 LIMIT 1";
     clear_blob_refs "DELETE FROM sync_blob_refs WHERE partition = ?1 AND tbl = ?2 \
         AND row_id = ?3";
     /// Above the horizon only: below it an unversioned write wins again.

@@ -6,5 +6,6 @@ mod conformance;
 mod failures;
 mod migration;
 mod reference;
+mod restored;
 mod support;
 mod volume;

@@ -14,6 +14,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a suite of tests")]
 
+mod blobs;
 mod candidates;
 mod clients;
 mod constraints;
@@ -28,6 +29,7 @@ mod retention;
 mod rows;
 mod scans;
 mod seen;
+mod streams;
 mod support;
 mod tombstones;
 mod transactions;
@@ -230,6 +232,20 @@ macro_rules! for_each_conformance_case {
                 a_page_holds_what_the_filter_selects
                 a_page_of_an_unknown_partition_is_empty
                 a_scan_with_ten_thousand_values_is_served
+            }
+            streams {
+                a_stream_is_every_row_of_its_filter_in_order
+                a_stream_of_nothing_is_one_empty_piece
+                a_stream_shows_one_snapshot_whatever_is_written
+                a_stream_names_the_newest_change_of_its_scope
+                other_reads_do_not_wait_for_streams
+                a_stream_that_is_dropped_holds_up_nobody
+                a_scope_is_measured_up_to_a_limit
+            }
+            blobs {
+                a_row_is_found_by_a_blob_it_references
+                a_row_that_no_longer_references_a_blob_is_not_found
+                a_blob_is_referenced_while_a_visible_row_says_so
             }
             rows {
                 a_row_reads_back_as_written

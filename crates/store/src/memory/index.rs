@@ -65,6 +65,22 @@ impl<K: Clone + Ord> ScopeIndex<K> {
             .max()
     }
 
+    /// How many keys there are under the values, each under its own, up to a limit.
+    pub(super) fn count(
+        &self,
+        variable: &str,
+        values: &[String],
+        bounds: (Bound<&K>, Bound<&K>),
+        limit: u64,
+    ) -> u64 {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let keys = self
+            .sets(variable, values)
+            .into_iter()
+            .flat_map(|set| set.range::<_, K>(bounds));
+        u64::try_from(keys.take(limit).count()).expect("a count fits")
+    }
+
     /// The keys that one variable of the filter selects, ascending, each once, within bounds.
     pub(super) fn candidates(
         &self,

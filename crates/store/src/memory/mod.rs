@@ -16,6 +16,7 @@ mod migrate;
 mod operator;
 mod reads;
 mod state;
+mod stream;
 mod txn;
 mod values;
 
@@ -33,9 +34,9 @@ use self::{
 };
 use crate::{
     ActivityBatch, ClientRecord, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned,
-    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan,
-    StorageCode, Store, StoreError, StoredResult, StoredRow, TableScan, Window, WindowRequest,
-    WriteLanes, WriteTxn,
+    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
+    RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, StorageCode, Store, StoreError,
+    StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes, WriteTxn,
 };
 
 /// A database in memory. A clone is another handle to the same one.
@@ -226,6 +227,14 @@ impl Store for MemoryStore {
         Ok(self.shared.snapshot().scan_rows(&scan))
     }
 
+    async fn stream_rows(&self, request: RowStreamRequest) -> Result<RowStream, StoreError> {
+        Ok(stream::stream(self.shared.snapshot(), request))
+    }
+
+    async fn scope_size(&self, request: ScopeSizeRequest) -> Result<ScopeSize, StoreError> {
+        Ok(self.shared.snapshot().scope_size(&request))
+    }
+
     async fn scan_table(&self, scan: TableScan) -> Result<RowPage, StoreError> {
         Ok(self.shared.snapshot().scan_table(&scan))
     }
@@ -336,6 +345,24 @@ impl Store for MemoryStore {
             Ok(entry.prune(horizon))
         })
         .await
+    }
+
+    async fn find_blob_row(
+        &self,
+        partition: &PartitionId,
+        blob_id: &str,
+        wanted: ScopesTest,
+    ) -> Result<Option<RowKey>, StoreError> {
+        let state = self.shared.snapshot();
+        Ok(state.find_blob_row(partition, blob_id, &wanted))
+    }
+
+    async fn are_referenced(
+        &self,
+        partition: &PartitionId,
+        blob_ids: Vec<String>,
+    ) -> Result<Vec<bool>, StoreError> {
+        Ok(self.shared.snapshot().are_referenced(partition, &blob_ids))
     }
 
     async fn begin_write(

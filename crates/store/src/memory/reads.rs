@@ -1,6 +1,6 @@
 //! The reads: each is a function of one snapshot.
 
-use std::ops::Bound;
+use std::{collections::HashSet, ops::Bound};
 
 use bytestring::ByteString;
 use tidewater_model::{ClientId, CommitSeq, Cursor, PartitionId, StoredScopes};
@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     Child, ChildQuestion, ClientRecord, IndexScan, PartitionRecord, RetentionInputs, RowKey,
-    RowPage, RowPageBuilder, RowScan, StorageCode, StoreError, StoredRow, Window, WindowBuilder,
-    WindowRequest,
+    RowPage, RowPageBuilder, RowScan, ScopeSize, ScopeSizeRequest, ScopesTest, StorageCode,
+    StoreError, StoredRow, Window, WindowBuilder, WindowRequest,
 };
 
 impl State {
@@ -98,6 +98,32 @@ impl State {
             page.row(row_id, row.row_version, &row.payload);
         }
         false
+    }
+
+    pub(super) fn scope_size(&self, request: &ScopeSizeRequest) -> ScopeSize {
+        let Some(table) = self.table(&request.partition, request.table) else {
+            return ScopeSize::default();
+        };
+        let ScopeSizeRequest {
+            variable,
+            values,
+            limit,
+            ..
+        } = request;
+        let span = (
+            Bound::Excluded(&request.after),
+            Bound::Included(&request.through),
+        );
+        let commits = if request.after < request.through {
+            table.commits_by_scope.count(variable, values, span, *limit)
+        } else {
+            0
+        };
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        ScopeSize {
+            rows: table.rows_by_scope.count(variable, values, all, *limit),
+            commits,
+        }
     }
 
     pub(super) fn scan_index(
@@ -245,6 +271,31 @@ impl State {
             }
         }
         found
+    }
+
+    pub(super) fn find_blob_row(
+        &self,
+        partition: &PartitionId,
+        blob_id: &str,
+        wanted: &ScopesTest,
+    ) -> Option<RowKey> {
+        let mut rows = self.rows_with_blob(partition, blob_id).into_iter();
+        let found = rows.find(|(key, scopes)| wanted.admits(key.table, scopes));
+        found.map(|(key, _)| key)
+    }
+
+    pub(super) fn are_referenced(&self, partition: &PartitionId, blob_ids: &[String]) -> Vec<bool> {
+        let Some(entry) = self.partitions.get(partition) else {
+            return vec![false; blob_ids.len()];
+        };
+        let referenced: HashSet<&str> = entry
+            .tables
+            .values()
+            .flat_map(|table| table.rows.values())
+            .flat_map(|row| row.blob_ids.iter().map(String::as_str))
+            .collect();
+        let is_referenced = |id: &String| referenced.contains(id.as_str());
+        blob_ids.iter().map(is_referenced).collect()
     }
 }
 

@@ -46,16 +46,17 @@ async fn main() -> Result<()> {
         StoreOption::Memory => StoreKind::Memory,
         StoreOption::Sqlite => StoreKind::Sqlite,
     };
-    let host = match options.data {
-        None => Host::new(kind),
-        Some(data) => Host::open(kind, data).await?,
-    };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port))
         .await
         .context("listen")?;
+    let address = listener.local_addr()?;
+    let host = match options.data {
+        None => Host::new(kind, address),
+        Some(data) => Host::open(kind, data, address).await?,
+    };
     let stop = stop()?;
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", listener.local_addr()?.port())?;
+    writeln!(out, "{}", address.port())?;
     out.flush()?;
     drop(out);
     tokio::select! {

@@ -22,7 +22,7 @@ const ROWS_PER_COMMIT: usize = 500;
 const ROWS_PER_ROUND: u32 = 4_000;
 
 /// Fills the table through the protocol.
-fn fill(world: &World, rows: usize) {
+pub(crate) fn fill(world: &World, rows: usize) {
     let raw = Raw::ready(world, "alice", "filler", WireVersion::V3);
     for start in (0..rows).step_by(ROWS_PER_COMMIT) {
         let numbers = start..(start + ROWS_PER_COMMIT).min(rows);

@@ -8,10 +8,10 @@ use std::{
 use serde_json::{Value, json};
 use tidewater_testkit::{
     StoreKind,
-    message::{commit, delete},
+    message::{commit, delete, pull_header, teams},
     schema,
 };
-use tidewater_wire::{Operation, PushOutcome, WireVersion};
+use tidewater_wire::{Operation, PushOutcome, WireVersion, content_address};
 
 use crate::{raw::Raw, support::World};
 
@@ -20,6 +20,7 @@ on_every_store!(
     grants_failures_and_unreadable_outcomes_can_be_switched,
     a_database_can_be_put_back_and_a_schema_replaced,
     rows_are_listed_with_their_scopes_in_bytewise_order,
+    urls_and_blobs_can_be_switched_and_are_counted,
     what_cannot_be_done_is_refused_with_a_reason,
 );
 
@@ -242,6 +243,78 @@ fn rows_are_listed_with_their_scopes_in_bytewise_order(kind: StoreKind) {
     check("GET", &rows, json!({}), json!({ "rows": expected }));
 }
 
+fn urls_and_blobs_can_be_switched_and_are_counted(kind: StoreKind) {
+    let world = World::of_notes(kind);
+    let base = base(&world);
+    let spec = json!({
+        "schema": schema::notes(1).json(), "signedUrls": { "ttlSeconds": 5 },
+        "limits": { "inlineSegmentMaxBytes": 0, "maxBlobBytes": 10 },
+    });
+    let (status, made) = call("POST", &format!("{base}/instances"), &spec);
+    assert_eq!(status, 200, "{made}");
+    let mount = format!("{base}/i/{}", made["id"].as_str().unwrap());
+    let at = |action: &str| format!("{mount}/control/{action}");
+    let mut raw = Raw::new(&world, "alice", "c1", WireVersion::V3);
+    mount.clone_into(&mut raw.url);
+    raw.acquire_epoch().unwrap();
+    allow(&mount);
+    raw.author.limits = pull_header(0b1010);
+    let url = |raw: &Raw| {
+        let mut answer = raw.pull(vec![teams("s1", &["t1"], -1)]);
+        answer.sections.remove(0).references.remove(0).url
+    };
+    let now_ms = |mount: &str| {
+        let (_, clock) = call("GET", &format!("{mount}/control/clock"), &json!({}));
+        clock["nowMs"].as_i64().unwrap()
+    };
+    let (first, ends_at_ms) = url(&raw).unwrap();
+    assert!(
+        first.starts_with(&format!("{mount}/signed/segments/")),
+        "{first}"
+    );
+    assert_eq!(ends_at_ms, now_ms(&mount) + 5_000);
+    let ttl = |seconds: Value| json!({ "ttlSeconds": seconds });
+    check("POST", &at("signed-url-ttl"), ttl(json!(60)), json!({}));
+    assert_eq!(url(&raw).unwrap().1, now_ms(&mount) + 60_000);
+    assert_eq!(ureq::get(&*first).call().unwrap().status(), 200);
+    check("POST", &at("signed-url-ttl"), ttl(json!(null)), json!({}));
+    assert_eq!(url(&raw), None);
+
+    let grant = |length: u32| {
+        let url = format!("{mount}/blobs/{}/upload-grant", content_address(b"abc"));
+        let request = ureq::post(url).header("authorization", "Bearer alice");
+        let mut response = request
+            .send(format!("{{\"byteLength\":{length}}}"))
+            .unwrap();
+        response.body_mut().read_to_string().unwrap()
+    };
+    assert_eq!(grant(3), "{}");
+    check(
+        "POST",
+        &at("blob-presign"),
+        json!({ "enabled": true }),
+        json!({}),
+    );
+    let granted: Value = serde_json::from_str(&grant(3)).unwrap();
+    let put = |body: &[u8]| ureq::put(granted["url"].as_str().unwrap()).send(body);
+    assert!(put(b"abd").is_err() && put(b"abcd").is_err());
+    assert_eq!(put(b"abc").unwrap().status(), 200);
+    assert_eq!(grant(3), r#"{"present":true}"#);
+    let swept = json!({ "lookedAt": 1, "referenced": 0, "removed": 0, "removedBytes": 0 });
+    check("POST", &at("sweep-blobs"), json!({}), swept);
+    let (_, counts) = call("GET", &at("transfers"), &json!({}));
+    for (name, count) in [
+        ("signedDownloads", 1),
+        ("segmentDownloads", 0),
+        ("uploadGrants", 3),
+        ("blobUploads", 0),
+        ("bucketUploads", 1),
+        ("imageBuilds", 0),
+    ] {
+        assert_eq!(counts[name], count, "{name} of {counts}");
+    }
+}
+
 fn what_cannot_be_done_is_refused_with_a_reason(kind: StoreKind) {
     let world = World::of_notes(kind);
     let base = base(&world);
@@ -265,6 +338,10 @@ fn what_cannot_be_done_is_refused_with_a_reason(kind: StoreKind) {
     );
     let leases = json!({ "schema": schema::notes(1).json(), "leases": { "ttlMs": 1 } });
     refused("POST", format!("{base}/instances"), leases, 400);
+    for urls in [json!(5), json!({ "ttlSeconds": -1 })] {
+        let spec = json!({ "schema": schema::notes(1).json(), "signedUrls": urls });
+        refused("POST", format!("{base}/instances"), spec, 400);
+    }
     refused("DELETE", format!("{base}/instances/none"), json!({}), 404);
     refused("POST", format!("{base}/i/none/sync"), json!({}), 404);
     refused(

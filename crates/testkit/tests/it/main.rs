@@ -7,13 +7,17 @@
 #[macro_use]
 mod support;
 
+mod blobs;
 mod bootstrap;
 mod conflict;
 mod control;
 mod converge;
 mod crdt;
+mod encrypted;
 mod history;
+mod images;
 mod kill;
+mod lanes;
 mod outbox;
 mod pruning;
 mod raw;
@@ -22,5 +26,7 @@ mod restore;
 mod schema_floor;
 mod scopes;
 mod segments;
+mod signed_urls;
+mod storm;
 mod validators;
 mod versions;

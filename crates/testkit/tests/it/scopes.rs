@@ -1,8 +1,9 @@
 //! Who sees what, and what happens when that changes (§3.2, §3.3, §3.4).
 
 use serde_json::json;
+use syncular_client::{Mutation, WindowBase};
 use tidewater_testkit::{
-    ResolverMode, StoreKind,
+    InstanceSpec, ResolverMode, StoreKind,
     message::{commit, delete},
     scopes,
 };
@@ -21,6 +22,8 @@ on_every_store!(
     rows_of_other_scopes_are_never_delivered,
     a_write_outside_the_allowed_scopes_is_refused,
     a_row_moved_to_another_team_by_one_commit_stays_with_a_device_that_sees_both,
+    a_granted_parent_fences_a_wildcard_child_for_reads_and_writes,
+    a_window_that_moves_loads_what_is_new_and_lets_go_of_what_is_out_of_it,
 );
 
 fn status(replica: &Replica, id: &str) -> String {
@@ -58,7 +61,7 @@ fn only_the_revoked_grant_is_taken(kind: StoreKind) {
     for (id, team) in [("n1", "t1"), ("n2", "t2")] {
         let values = crate::support::note(id, team, "x");
         let table = "notes".to_owned();
-        alice.mutate(syncular_client::Mutation::Upsert {
+        alice.mutate(Mutation::Upsert {
             table,
             values,
             base_version: None,
@@ -123,7 +126,7 @@ fn rows_of_other_scopes_are_never_delivered(kind: StoreKind) {
     for (id, team) in [("n1", "t1"), ("n2", "t2"), ("n3", "t2")] {
         let values = crate::support::note(id, team, "x");
         let table = "notes".to_owned();
-        carol.mutate(syncular_client::Mutation::Upsert {
+        carol.mutate(Mutation::Upsert {
             table,
             values,
             base_version: None,
@@ -144,7 +147,7 @@ fn a_write_outside_the_allowed_scopes_is_refused(kind: StoreKind) {
     alice.sync();
     let values = crate::support::note("n1", "t2", "x");
     let table = "notes".to_owned();
-    alice.mutate(syncular_client::Mutation::Upsert {
+    alice.mutate(Mutation::Upsert {
         table,
         values,
         base_version: None,
@@ -183,4 +186,99 @@ fn a_row_moved_to_another_team_by_one_commit_stays_with_a_device_that_sees_both(
             bob.assert_agrees(&world);
         }
     }
+}
+
+fn a_granted_parent_fences_a_wildcard_child_for_reads_and_writes(kind: StoreKind) {
+    let schema = json!({ "version": 1, "tables": [{
+        "name": "tasks", "primaryKey": "id",
+        "columns": [
+            { "name": "id", "type": "string", "nullable": false },
+            { "name": "org_id", "type": "string", "nullable": false },
+            { "name": "project_id", "type": "string", "nullable": false },
+        ],
+        "scopes": [
+            { "pattern": "org:{org_id}", "column": "org_id" },
+            { "pattern": "project:{project_id}", "column": "project_id" },
+        ],
+    }] });
+    let world = World::new(kind, InstanceSpec::new(schema));
+    world.allow("root", scopes([("org_id", &["*"]), ("project_id", &["*"])]));
+    world.allow(
+        "alice",
+        scopes([("org_id", &["o1"]), ("project_id", &["*"])]),
+    );
+    let write = |replica: &mut Replica, id: &str, org: &str| {
+        let values = json!({ "id": id, "org_id": org, "project_id": "p1" });
+        replica.mutate(Mutation::Upsert {
+            table: "tasks".to_owned(),
+            values: crate::support::object(values),
+            base_version: None,
+        })
+    };
+    let mut root = world.bare_replica("root", "r");
+    write(&mut root, "t1", "o1");
+    write(&mut root, "t2", "o2");
+    root.sync();
+
+    // Whatever is asked for, the parent's grant is the wall: nothing of o2 is read or written.
+    let mut alice = world.bare_replica("alice", "a");
+    alice.subscribe(
+        "s1",
+        "tasks",
+        &[("org_id", &["o1", "o2"]), ("project_id", &["p1"])],
+    );
+    alice.sync();
+    let refused = write(&mut alice, "t3", "o2");
+    write(&mut alice, "t4", "o1");
+    let report = alice.sync();
+    assert_eq!(report.rejected, [refused]);
+    assert_eq!(alice.client.rejections()[0].code, "sync.forbidden");
+    let rows = alice.client.read_rows("tasks").unwrap();
+    let ids: Vec<_> = rows.iter().map(|row| row.row_id.as_str()).collect();
+    assert_eq!(ids, ["t1", "t4"]);
+    let stored: Vec<_> = world
+        .rows("tasks")
+        .into_iter()
+        .map(|row| row.row_id)
+        .collect();
+    assert_eq!(stored, ["t1", "t2", "t4"]);
+}
+
+fn a_window_that_moves_loads_what_is_new_and_lets_go_of_what_is_out_of_it(kind: StoreKind) {
+    let world = World::of_notes(kind);
+    for actor in ["alice", "bob"] {
+        world.allow(actor, scopes([("team_id", &["t1", "t2", "t3"])]));
+    }
+    let mut alice = world.bare_replica("alice", "a");
+    for (id, team) in [("n1", "t1"), ("n2", "t2"), ("n3", "t3")] {
+        alice.mutate(Mutation::Upsert {
+            table: "notes".to_owned(),
+            values: crate::support::note(id, team, "x"),
+            base_version: None,
+        });
+    }
+    alice.sync();
+
+    let base = WindowBase {
+        table: "notes".to_owned(),
+        variable: "team_id".to_owned(),
+        fixed_scopes: Vec::new(),
+        params: None,
+    };
+    let mut bob = world.bare_replica("bob", "b");
+    let moved = |bob: &mut Replica, units: &[&str], expected: &[&str]| {
+        let units: Vec<_> = units.iter().map(|&unit| unit.to_owned()).collect();
+        bob.client.set_window(&base, &units).unwrap();
+        let report = bob.sync();
+        let state = bob.client.window_state(&base);
+        assert_eq!((state.units, state.pending.len()), (units, 0));
+        let ids: Vec<_> = bob.titles().into_iter().map(|(id, ..)| id).collect();
+        assert_eq!(ids, expected);
+        report.segment_rows_applied
+    };
+    assert_eq!(moved(&mut bob, &["t1", "t2"], &["n1", "n2"]), 2);
+    // Only what is new to the window is loaded.
+    assert_eq!(moved(&mut bob, &["t2", "t3"], &["n2", "n3"]), 1);
+    assert_eq!(moved(&mut bob, &["t2"], &["n2"]), 0);
+    assert_eq!(moved(&mut bob, &["t1", "t2", "t3"], &["n1", "n2", "n3"]), 2);
 }

@@ -4,12 +4,13 @@ use std::{cell::Cell, sync::Arc};
 
 use serde_json::{Map, Value, json};
 use syncular_client::{
-    ClientLimits, Mutation, SegmentRequest, SyncClient, SyncOutcome, SyncReport, Transport,
-    TransportError,
+    BlobDownload, BlobUploadGrant, ClientLimits, Mutation, SegmentRequest, SyncClient, SyncOutcome,
+    SyncReport, Transport, TransportError,
     native_transport::{HostTransport, Inbound},
 };
 use tidewater_testkit::{
-    Instance, InstanceSpec, RowView, ScopeLists, StoreKind, TestServer, schema, scopes,
+    Instance, InstanceCounts, InstanceSpec, RowView, ScopeLists, StoreKind, TestServer, schema,
+    scopes,
 };
 
 /// Makes a test of each function for each store, and for rounds over the realtime socket:
@@ -86,6 +87,11 @@ impl World {
         self.instance.resolver().allow(actor, allowed);
     }
 
+    /// What the server sent, took and built so far.
+    pub(crate) fn counts(&self) -> InstanceCounts {
+        self.block_on(self.instance.counts())
+    }
+
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.server.block_on(future)
     }
@@ -106,9 +112,25 @@ impl World {
         replica
     }
 
+    /// A replica of team t1's notes that takes images.
+    pub(crate) fn image_replica(&self, actor: &str) -> Replica {
+        let mut replica = self.replica_that_accepts(actor, &format!("image-{actor}"), 0b0111);
+        replica.subscribe("s1", "notes", &[("team_id", &["t1"])]);
+        replica
+    }
+
     /// A replica without subscriptions.
     pub(crate) fn bare_replica(&self, actor: &str, client_id: &str) -> Replica {
-        let client = SyncClient::new(client_id.to_owned(), &self.schema, limits()).unwrap();
+        self.replica_that_accepts(actor, client_id, 0b0011)
+    }
+
+    /// A replica without subscriptions that takes these deliveries.
+    pub(crate) fn replica_that_accepts(&self, actor: &str, client_id: &str, accept: u8) -> Replica {
+        let limits = ClientLimits {
+            accept: Some(accept),
+            ..ClientLimits::default()
+        };
+        let client = SyncClient::new(client_id.to_owned(), &self.schema, limits).unwrap();
         Replica {
             client,
             wire: Wire::new(&self.url, actor, client_id),
@@ -257,6 +279,8 @@ pub(crate) struct Wire {
     pub(crate) answers_to_lose: u32,
     /// Segment downloads that succeed before all fail.
     pub(crate) downloads_left: Option<u32>,
+    /// Segment downloads that arrive with a wrong byte.
+    pub(crate) downloads_to_spoil: u32,
     /// Rounds and downloads that reached the server.
     pub(crate) rounds: u32,
     pub(crate) downloads: u32,
@@ -273,6 +297,7 @@ impl Wire {
             socket: OVER_THE_SOCKET.get().then(|| client_id.to_owned()),
             answers_to_lose: 0,
             downloads_left: None,
+            downloads_to_spoil: 0,
             rounds: 0,
             downloads: 0,
             last_request: Vec::new(),
@@ -299,6 +324,31 @@ impl Wire {
         self.inner.realtime_connect_for_client(client_id)?;
         self.inner.realtime_sync(request)
     }
+
+    /// A connection that fetches segments by signed URLs.
+    pub(crate) fn with_urls(url: &str, actor: &str, client_id: &str) -> Self {
+        let mut wire = Self::new(url, actor, client_id);
+        wire.inner.set_signed_urls(true);
+        wire
+    }
+
+    fn begin_download(&mut self) -> Result<(), TransportError> {
+        if self.downloads_left == Some(0) {
+            return Err(TransportError::new("transport.failed", "the cable was cut"));
+        }
+        self.downloads_left = self.downloads_left.map(|left| left - 1);
+        self.downloads += 1;
+        Ok(())
+    }
+
+    fn end_download(&mut self, mut bytes: Vec<u8>) -> Vec<u8> {
+        if self.downloads_to_spoil > 0 {
+            self.downloads_to_spoil -= 1;
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+        }
+        bytes
+    }
 }
 
 impl Transport for Wire {
@@ -322,12 +372,59 @@ impl Transport for Wire {
         request: &SegmentRequest,
         on_progress: &mut dyn FnMut(u64),
     ) -> Result<Vec<u8>, TransportError> {
-        if self.downloads_left == Some(0) {
-            return Err(TransportError::new("transport.failed", "the cable was cut"));
-        }
-        self.downloads_left = self.downloads_left.map(|left| left - 1);
-        self.downloads += 1;
-        self.inner.download_segment(request, on_progress)
+        self.begin_download()?;
+        let bytes = self.inner.download_segment(request, on_progress)?;
+        Ok(self.end_download(bytes))
+    }
+
+    fn supports_url_fetch(&self) -> bool {
+        self.inner.supports_url_fetch()
+    }
+
+    fn fetch_url(
+        &mut self,
+        url: &str,
+        on_progress: &mut dyn FnMut(u64),
+    ) -> Result<Vec<u8>, TransportError> {
+        self.begin_download()?;
+        let bytes = self.inner.fetch_url(url, on_progress)?;
+        Ok(self.end_download(bytes))
+    }
+
+    fn blob_upload(
+        &mut self,
+        blob_id: &str,
+        bytes: &[u8],
+        media_type: Option<&str>,
+    ) -> Result<(), TransportError> {
+        self.inner.blob_upload(blob_id, bytes, media_type)
+    }
+
+    fn blob_download(&mut self, blob_id: &str) -> Result<BlobDownload, TransportError> {
+        self.inner.blob_download(blob_id)
+    }
+
+    fn fetch_blob_url(&mut self, url: &str) -> Result<Vec<u8>, TransportError> {
+        self.inner.fetch_blob_url(url)
+    }
+
+    fn blob_upload_grant(
+        &mut self,
+        blob_id: &str,
+        byte_length: u64,
+        media_type: Option<&str>,
+    ) -> Result<BlobUploadGrant, TransportError> {
+        self.inner
+            .blob_upload_grant(blob_id, byte_length, media_type)
+    }
+
+    fn blob_put_url(
+        &mut self,
+        url: &str,
+        bytes: &[u8],
+        media_type: Option<&str>,
+    ) -> Result<(), TransportError> {
+        self.inner.blob_put_url(url, bytes, media_type)
     }
 
     fn realtime_connect(&mut self) -> Result<(), TransportError> {

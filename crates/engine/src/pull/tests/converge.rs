@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use tidewater_store::{RowScan, Store};
-use tidewater_wire::{RowsSegment, SubStatus, Subscription};
+use tidewater_wire::{MediaType, RowsSegment, SubStatus, Subscription};
 
-use super::{notes, resumed};
+use super::{image_rows, notes, resumed};
 use crate::{
     EngineConfig,
     testing::{Ask, SEGMENT_LIFETIME_MS, SeenPage, TestServer, Write, identity, note, partition},
@@ -126,7 +126,16 @@ impl Replica {
                     .segment(&identity(), id, header)
                     .await
                     .unwrap();
-                fetched = RowsSegment::decode(&grant.bytes).unwrap();
+                let bytes = grant.open(None).await.unwrap().unwrap();
+                let bytes = bytes.collect(usize::MAX).await.unwrap();
+                if reference.media_type == MediaType::Sqlite {
+                    for text in image_rows(&bytes).1 {
+                        let id = text.split('|').next().unwrap().to_owned();
+                        self.rows.insert(id, text);
+                    }
+                    return;
+                }
+                fetched = RowsSegment::decode(&bytes).unwrap();
                 &fetched
             }
         };

@@ -81,7 +81,10 @@ async fn a_horizon_at_the_cursor_before_the_read_does_not_reset() {
 
 #[tokio::test]
 async fn a_horizon_that_passes_the_pin_before_the_first_page_raises_it_or_resets() {
-    let server = with_commits(3).await;
+    let server = TestServer::without_images().await;
+    for id in ["n0", "n1", "n2"] {
+        server.commit(&[note(id, "t1", "")]).await;
+    }
     let scoped =
         |subscription: Subscription| Ask::pull([subscription]).limited(0, 2, 1).accepting(0b0111);
     server.commit(&[note("x", "t2", "")]).await;

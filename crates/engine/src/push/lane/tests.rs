@@ -18,6 +18,7 @@ fn job(partition: &str, commits: usize, operations: usize) -> Job {
     };
     let (reply, _) = oneshot::channel();
     Job {
+        held: Held::default(),
         identity: Identity::new(partition, "actor"),
         client: ClientId::new("client"),
         client_is_bound: true,

@@ -299,3 +299,20 @@ async fn as_many_reactions_as_allowed_are_recorded_and_a_commit_without_changes_
     assert_eq!(listed.len(), 101);
     assert_eq!(listed[100].commit_seq.get(), 2);
 }
+
+#[tokio::test]
+async fn overlapping_duplicates_are_planned_once() {
+    let calls = Arc::default();
+    let setup = Setup::of(SCHEMA).with_hooks(planning(&calls));
+    let server = Arc::new(setup.start().await);
+    let ask = || Ask::new().push("k1", vec![mail("a", None)]);
+    let answers = server.batch(vec![ask(), ask(), ask()]).await;
+    let outcomes: Vec<_> = answers
+        .into_iter()
+        .flat_map(|answer| answer.unwrap().outcomes())
+        .collect();
+    assert_eq!(outcomes, ["applied 1", "cached 1", "cached 1"]);
+    // For the commit that held them back, and for this one.
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+    assert_eq!(server.reactions("p1").await, [r#"["p1","c1","k1","a"]"#]);
+}

@@ -64,6 +64,7 @@ impl Setup {
             store: Arc::<WatchedStore>::clone(&store),
             schema: Arc::clone(&schema),
             segments: Arc::new(MemorySegments::new(1024 * 1024, 1_000)),
+            transfers: tidewater_engine::Transfers::default(),
             resolver: Arc::<Resolver>::clone(&resolver),
             clock: Arc::<ManualClock>::clone(&clock),
             ids: Arc::new(CountedIds::default()),

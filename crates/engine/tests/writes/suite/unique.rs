@@ -256,6 +256,20 @@ async fn overlapping_duplicates_of_a_collision_get_one_answer() {
 }
 
 #[tokio::test]
+async fn overlapping_duplicates_of_a_version_conflict_get_one_answer_and_no_number() {
+    let server = Arc::new(Server::start(SCHEMA).await);
+    for code in ["x", "y"] {
+        server.push(vec![item("a", code)]).await;
+    }
+    let ask = || Ask::new().push("k1", vec![item("a", "z").based_on(1)]);
+    let answers = server.batch(vec![ask(), ask(), ask()]).await;
+    let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
+    assert_eq!(answers[0].outcomes(), ["rejected 0:sync.version_conflict"]);
+    assert!(answers.iter().all(|one| one.bytes == answers[0].bytes));
+    assert_eq!(server.head().await, 2);
+}
+
+#[tokio::test]
 async fn a_commit_that_needs_the_row_of_a_collision_is_decided_without_it() {
     let server = Arc::new(Server::start(SCHEMA).await);
     server.push(vec![item("a", "x")]).await;

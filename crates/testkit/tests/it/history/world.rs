@@ -577,10 +577,12 @@ impl World {
     fn download(&self, client: usize, id: &str, scopes: &str) -> Bytes {
         let identity = self.identity(client);
         let bytes = self.servers.each_ref().map(|server| {
-            let grant = self
-                .runtime
-                .block_on(async { server.engine().await.segment(&identity, id, scopes).await });
-            grant.unwrap().bytes
+            self.runtime.block_on(async {
+                let engine = server.engine().await;
+                let grant = engine.segment(&identity, id, scopes).await.unwrap();
+                let bytes = grant.open(None).await.unwrap().unwrap();
+                bytes.collect(usize::MAX).await.unwrap()
+            })
         });
         assert_eq!(bytes[0], bytes[1]);
         bytes[0].clone()

@@ -18,7 +18,8 @@ use crate::{
     builds::Builds,
     partition::{PartitionState, Partitions},
     push::lane::Lanes,
-    realtime, retention, round, segments,
+    realtime::{self, Hub},
+    retention, round, segments,
 };
 
 /// What an engine is made of.
@@ -52,6 +53,7 @@ pub struct Engine {
     pub(crate) builds: Builds,
     pub(crate) quota: blobs::Quota,
     pub(crate) commits: broadcast::Sender<CommitEvent>,
+    pub(crate) hub: Arc<Hub>,
     /// Whether any table declares a reference: most schemas pay nothing for them.
     pub(crate) has_references: bool,
 }
@@ -70,8 +72,15 @@ impl Engine {
             .tables()
             .iter()
             .any(|table| !table.references.is_empty());
+        let hub = Hub::new(
+            Arc::clone(&parts.store),
+            Arc::clone(&parts.schema),
+            Arc::clone(&parts.clock),
+            parts.config.hub.clone(),
+        );
         Ok(Arc::new(Self {
             has_references,
+            hub,
             builds: Builds::new(&parts.config),
             quota: blobs::Quota::default(),
             parts,
@@ -89,7 +98,7 @@ impl Engine {
         identity: Identity,
         request: Bytes,
     ) -> Result<RoundBody, RoundError> {
-        round::answer(self, identity, request).await
+        round::answer(self, identity, request, None).await
     }
 
     /// Opens a realtime connection of a client (§8.1).
@@ -187,6 +196,9 @@ impl Engine {
             .rotate_epoch(partition, &epoch, now_ms)
             .await?;
         self.partitions.set(PartitionState::from(&record));
+        // Also what was read again while the log was being replaced.
+        self.activity.forget(partition);
+        self.hub.restart(partition, &record.log_epoch, record.head);
         Ok(record)
     }
 
@@ -204,6 +216,7 @@ impl Engine {
     /// afterwards are refused with `sync.internal_error`, which clients retry.
     pub async fn close(&self) -> Result<(), StoreError> {
         self.lanes.close().await;
+        self.hub.settled().await;
         self.flush_activity().await
     }
 

@@ -78,6 +78,27 @@ impl Partitions {
         self.0.lock().put(state.partition.clone(), state);
     }
 
+    /// Takes what was read from the database. Returns whether the log was replaced.
+    pub(crate) fn renew(&self, read: PartitionState) -> bool {
+        let mut states = self.0.lock();
+        let Some(state) = states.get_mut(&read.partition) else {
+            return false;
+        };
+        if state.log_epoch != read.log_epoch {
+            *state = read;
+            return true;
+        }
+        state.head = state.head.max(read.head);
+        state.horizon = state.horizon.max(read.horizon);
+        false
+    }
+
+    /// The partitions remembered.
+    pub(crate) fn known(&self) -> Vec<PartitionId> {
+        let states = self.0.lock();
+        states.iter().map(|(partition, _)| partition.clone()).collect()
+    }
+
     /// Raises the head after a commit became durable.
     pub(crate) fn advance_head(&self, partition: &PartitionId, head: CommitSeq) {
         if let Some(state) = self.0.lock().get_mut(partition) {

@@ -3,7 +3,7 @@
 //! The decisions are in a core without tasks, I/O or clock: `room` holds the connections of one
 //! partition, and `deliver`, `registrations`, `presence`, `sequencer` what it decides with.
 //! Around it is a thin shell: `hub` brings it durable commits in order, `load` asks who may see
-//! what, `session` is the handle a socket holds.
+//! what, `session` is the handle a socket holds, `seams` is what the host and other nodes say.
 //!
 //! **Invariant:** a connection gets a delta only when every commit before it that its scopes see
 //! was delivered to it or pulled by it. Where that is not certain it gets a wake-up.
@@ -11,10 +11,25 @@
 //! Not here: sockets, frames of a transport, and the deadline of a single write.
 
 mod config;
+mod deliver;
+mod frame;
+mod hub;
+mod load;
 mod mailbox;
+mod presence;
+mod registrations;
+mod room;
+mod seams;
+mod sequencer;
 mod session;
+#[cfg(test)]
+mod tests;
 
-pub(crate) use self::session::connect;
+pub(crate) use self::{
+    hub::Hub,
+    room::Ticket,
+    session::{Asker, connect, pulled},
+};
 pub use self::{
     config::HubConfig,
     mailbox::{CloseReason, Outgoing},

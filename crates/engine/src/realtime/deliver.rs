@@ -66,6 +66,9 @@ pub(crate) struct Flow {
     missed: Option<CommitSeq>,
     /// What the wake-up on its way says.
     woken: Option<CommitSeq>,
+    /// The client has said something since: it may have pulled where nobody here saw it, so the
+    /// next commit it misses is worth another wake-up.
+    was_heard: bool,
     acked: CommitSeq,
     /// An acknowledgment of the first place is one of the second: the client can only name the
     /// pin of a snapshot that it was sent at a later head.
@@ -79,7 +82,7 @@ pub(crate) struct Flow {
 impl Flow {
     /// Begins with a client that has everything up to `cursor` in a log with this head.
     pub(crate) fn admit(&mut self, cursor: Option<CommitSeq>, head: CommitSeq) {
-        self.covered = self.covered.max(head);
+        self.covered = self.covered.max(head).max(cursor.unwrap_or_default());
         if cursor.is_none_or(|cursor| cursor < head) {
             self.missed = self.missed.max(Some(head));
         }
@@ -101,6 +104,11 @@ impl Flow {
 
     pub(crate) fn is_suppressed(&self) -> bool {
         self.missed.is_some()
+    }
+
+    /// Commits up to here are not delivered any more.
+    pub(crate) fn covered(&self) -> CommitSeq {
+        self.covered
     }
 
     pub(crate) fn is_in_round(&self) -> bool {
@@ -141,12 +149,18 @@ impl Flow {
 
     /// The commit is missed. Tells what to do about a wake-up.
     pub(crate) fn miss(&mut self, seq: CommitSeq) -> Wake {
-        self.missed = self.missed.max(Some(seq));
-        if self.woken.is_some() {
+        self.hold_until(seq);
+        if self.woken.is_some() && !self.was_heard {
             return Wake::Amend;
         }
         self.woken = Some(seq);
+        self.was_heard = false;
         Wake::Send
+    }
+
+    /// Suppresses the connection until its client acknowledges this place, without a word to it.
+    pub(crate) fn hold_until(&mut self, seq: CommitSeq) {
+        self.missed = self.missed.max(Some(seq));
     }
 
     /// The wake-up on its way says this place now.
@@ -158,7 +172,7 @@ impl Flow {
     pub(crate) fn round_started(&mut self, dropped: bool) {
         let awaited = dropped.then_some(self.covered);
         self.round = Round::InFlight { awaited };
-        self.woken = None;
+        (self.woken, self.was_heard) = (None, false);
     }
 
     /// A round ended that failed or did not pull; returns what it should have brought.
@@ -206,6 +220,7 @@ impl Flow {
         if is_short {
             self.woken = self.missed;
         }
+        self.was_heard = self.woken.is_some() && !is_short;
         (news, if is_short { self.missed } else { None })
     }
 

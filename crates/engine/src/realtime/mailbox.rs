@@ -3,7 +3,10 @@
 //! Deltas are refused when they do not fit; whoever offered one turns it into a wake-up. There is
 //! at most one wake-up waiting, and it grows with the news. Texts are never refused, but a mailbox
 //! that holds twice its bound closes its connection: what a client knows of its peers must not
-//! have holes.
+//! have holes. What a newcomer is told of its peers comes at once and has a bound of its own.
+//!
+//! Deltas are shared by their receivers, so each is charged to the process once, as long as
+//! anybody holds it (`Gauges::frame`).
 //!
 //! **Invariant:** after `close` nothing else comes out. No clock and no task: time is an
 //! argument, and waiting is a waker kept here.
@@ -76,13 +79,45 @@ pub(crate) struct Gauges {
     pub(crate) wake_ups: AtomicU64,
 }
 
+impl Gauges {
+    /// Charges a frame until its last holder lets it go.
+    pub(crate) fn frame(self: &Arc<Self>, bytes: Bytes) -> Bytes {
+        self.queued_bytes.fetch_add(bytes.len(), Ordering::Relaxed);
+        let gauges = Arc::clone(self);
+        Bytes::from_owner(Charged { bytes, gauges })
+    }
+
+    /// Whether so much more may wait.
+    pub(crate) fn has_room(&self, bytes: usize, bytes_max: usize) -> bool {
+        let queued = self.queued_bytes.load(Ordering::Relaxed);
+        queued == 0 || queued.saturating_add(bytes) <= bytes_max
+    }
+}
+
+struct Charged {
+    bytes: Bytes,
+    gauges: Arc<Gauges>,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        let bytes = self.bytes.len();
+        self.gauges.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 /// The waiting messages of one connection.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     state: Mutex<State>,
     gauges: Arc<Gauges>,
     bytes_max: usize,
-    total_bytes_max: usize,
 }
 
 #[derive(Debug, Default)]
@@ -90,6 +125,8 @@ struct State {
     queue: VecDeque<Item>,
     /// Of the texts and deltas in the queue.
     bytes: usize,
+    /// Of the snapshots in the queue.
+    snapshot_bytes: usize,
     /// What the wake-up in the queue says.
     wake_up: Option<WakeUp>,
     closed: Option<CloseReason>,
@@ -99,29 +136,24 @@ struct State {
 #[derive(Debug)]
 enum Item {
     Text(Bytes),
+    /// A text about a peer who was there before.
+    Snapshot(Bytes),
     Delta(Bytes),
     WakeUp,
 }
 
-impl Item {
-    fn len(&self) -> usize {
-        match self {
-            Self::Text(bytes) | Self::Delta(bytes) => bytes.len(),
-            Self::WakeUp => 0,
-        }
-    }
-}
+/// Bytes of snapshots that may wait, as a multiple of the bound for everything else.
+const SNAPSHOT_FACTOR: usize = 16;
 
 /// More room than this is given back when a mailbox is empty.
 const IDLE_CAPACITY_MAX: usize = 8;
 
 impl Mailbox {
-    pub(crate) fn new(gauges: Arc<Gauges>, bytes_max: usize, total_bytes_max: usize) -> Self {
+    pub(crate) fn new(gauges: Arc<Gauges>, bytes_max: usize) -> Self {
         Self {
             state: Mutex::default(),
             gauges,
             bytes_max,
-            total_bytes_max,
         }
     }
 
@@ -130,38 +162,49 @@ impl Mailbox {
     #[must_use]
     pub(crate) fn offer_delta(&self, frame: Bytes) -> bool {
         let mut state = self.state.lock();
-        let total = self.gauges.queued_bytes.load(Ordering::Relaxed);
-        let full = state.bytes + frame.len() > self.bytes_max
-            || total + frame.len() > self.total_bytes_max;
-        if state.closed.is_some() || (full && state.bytes > 0) {
+        let is_full = state.bytes > 0 && state.bytes + frame.len() > self.bytes_max;
+        if state.closed.is_some() || is_full {
             return false;
         }
         self.gauges.deltas.fetch_add(1, Ordering::Relaxed);
-        self.push(&mut state, Item::Delta(frame));
+        state.bytes += frame.len();
+        state.push(Item::Delta(frame));
         true
     }
 
-    /// Takes a text. Returns whether the mailbox is so full that its connection must end.
-    #[must_use]
-    pub(crate) fn post_text(&self, text: Bytes) -> bool {
+    /// Takes a text. A client that leaves too many of them is cut off.
+    pub(crate) fn post_text(&self, text: Bytes) {
         let mut state = self.state.lock();
         if state.closed.is_some() {
-            return false;
+            return;
         }
-        self.push(&mut state, Item::Text(text));
-        state.bytes > self.bytes_max.saturating_mul(2)
+        self.charge(text.len());
+        state.bytes += text.len();
+        state.push(Item::Text(text));
+        if state.bytes > self.bytes_max.saturating_mul(2) {
+            self.close_with(&mut state, CloseReason::Overloaded);
+        }
     }
 
-    /// Takes a wake-up, or makes the one that waits say this too. Returns whether it is a new one.
-    pub(crate) fn post_wake_up(&self, cursor: CommitSeq, reason: WakeReason, now_ms: i64) -> bool {
+    /// Takes a text about a peer who was there before.
+    pub(crate) fn post_snapshot(&self, text: Bytes) {
         let mut state = self.state.lock();
         if state.closed.is_some() {
-            return false;
+            return;
         }
-        if let Some(waiting) = &mut state.wake_up {
-            waiting.cursor = waiting.cursor.max(cursor.to_i64());
-            waiting.reason = graver(waiting.reason, reason);
-            return false;
+        self.charge(text.len());
+        state.snapshot_bytes += text.len();
+        state.push(Item::Snapshot(text));
+        if state.snapshot_bytes > self.bytes_max.saturating_mul(SNAPSHOT_FACTOR) {
+            self.close_with(&mut state, CloseReason::Overloaded);
+        }
+    }
+
+    /// Takes a wake-up, or makes the one that waits say this too.
+    pub(crate) fn post_wake_up(&self, cursor: CommitSeq, reason: WakeReason, now_ms: i64) {
+        let mut state = self.state.lock();
+        if state.closed.is_some() || state.amend(cursor, reason) {
+            return;
         }
         state.wake_up = Some(WakeUp {
             cursor: cursor.to_i64(),
@@ -169,39 +212,36 @@ impl Mailbox {
             timestamp: now_ms,
         });
         self.gauges.wake_ups.fetch_add(1, Ordering::Relaxed);
-        self.push(&mut state, Item::WakeUp);
-        true
+        state.push(Item::WakeUp);
+    }
+
+    /// Makes the wake-up that waits say this too, if there is one.
+    #[must_use]
+    pub(crate) fn amend_wake_up(&self, cursor: CommitSeq, reason: WakeReason) -> bool {
+        self.state.lock().amend(cursor, reason)
     }
 
     /// Takes the deltas back. Returns whether there were any.
     pub(crate) fn drop_deltas(&self) -> bool {
         let mut state = self.state.lock();
-        let before = state.bytes;
-        let mut dropped = false;
+        let before = state.queue.len();
         let mut bytes = 0;
-        state.queue.retain(|item| {
-            let is_delta = matches!(item, Item::Delta(_));
-            dropped |= is_delta;
-            if !is_delta {
-                bytes += item.len();
+        state.queue.retain(|item| match item {
+            Item::Delta(frame) => {
+                bytes += frame.len();
+                false
             }
-            !is_delta
+            _ => true,
         });
-        state.bytes = bytes;
-        self.release(before - bytes);
-        dropped
+        state.bytes -= bytes;
+        state.queue.len() < before
     }
 
     /// Ends the connection. The first reason stays.
     pub(crate) fn close(&self, reason: CloseReason) {
         let mut state = self.state.lock();
-        if state.closed.is_some() {
-            return;
-        }
-        state.closed = Some(reason);
-        self.empty(&mut state);
-        if let Some(waker) = state.waker.take() {
-            waker.wake();
+        if state.closed.is_none() {
+            self.close_with(&mut state, reason);
         }
     }
 
@@ -233,14 +273,24 @@ impl Mailbox {
             return Some(Outgoing::Close(reason));
         }
         let item = state.queue.pop_front()?;
-        state.bytes -= item.len();
-        self.release(item.len());
         if state.queue.is_empty() && state.queue.capacity() > IDLE_CAPACITY_MAX {
             state.queue = VecDeque::new();
         }
         Some(match item {
-            Item::Text(text) => Outgoing::Text(text),
-            Item::Delta(frame) => Outgoing::Delta(frame),
+            Item::Text(text) => {
+                state.bytes -= text.len();
+                self.release(text.len());
+                Outgoing::Text(text)
+            }
+            Item::Snapshot(text) => {
+                state.snapshot_bytes -= text.len();
+                self.release(text.len());
+                Outgoing::Text(text)
+            }
+            Item::Delta(frame) => {
+                state.bytes -= frame.len();
+                Outgoing::Delta(frame)
+            }
             Item::WakeUp => {
                 let wake_up = state.wake_up.take().expect("a queued wake-up has its text");
                 Outgoing::Text(ServerControl::WakeUp(wake_up).to_text().into())
@@ -248,21 +298,26 @@ impl Mailbox {
         })
     }
 
-    fn push(&self, state: &mut State, item: Item) {
-        state.bytes += item.len();
-        self.gauges
-            .queued_bytes
-            .fetch_add(item.len(), Ordering::Relaxed);
-        state.queue.push_back(item);
+    fn close_with(&self, state: &mut State, reason: CloseReason) {
+        state.closed = Some(reason);
+        self.empty(state);
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
     }
 
     fn empty(&self, state: &mut State) {
-        state.queue = VecDeque::new();
+        for item in std::mem::take(&mut state.queue) {
+            if let Item::Text(text) | Item::Snapshot(text) = item {
+                self.release(text.len());
+            }
+        }
         state.wake_up = None;
-        self.release(std::mem::take(&mut state.bytes));
+        (state.bytes, state.snapshot_bytes) = (0, 0);
+    }
+
+    fn charge(&self, bytes: usize) {
+        self.gauges.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn release(&self, bytes: usize) {
@@ -270,10 +325,28 @@ impl Mailbox {
     }
 }
 
+impl State {
+    fn push(&mut self, item: Item) {
+        self.queue.push_back(item);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn amend(&mut self, cursor: CommitSeq, reason: WakeReason) -> bool {
+        let Some(waiting) = &mut self.wake_up else {
+            return false;
+        };
+        waiting.cursor = waiting.cursor.max(cursor.to_i64());
+        waiting.reason = graver(waiting.reason, reason);
+        true
+    }
+}
+
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        let bytes = self.state.get_mut().bytes;
-        self.release(bytes);
+        let mut state = std::mem::take(self.state.get_mut());
+        self.empty(&mut state);
     }
 }
 
@@ -290,3 +363,6 @@ fn graver(left: WakeReason, right: WakeReason) -> WakeReason {
         left
     }
 }
+
+#[cfg(test)]
+mod tests;

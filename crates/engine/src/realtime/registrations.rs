@@ -7,7 +7,7 @@
 //!
 //! **Invariant:** a registration exists as long as a connection holds it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytestring::ByteString;
 use tidewater_model::{ScopeFilter, StoredScopes};
@@ -52,14 +52,16 @@ impl Registration {
 
     /// Whether everything it sees is also seen by `other`, of the same subscription.
     pub(crate) fn is_within(&self, other: &Self) -> bool {
-        self.id == other.id
-            && self.table == other.table
-            && other.effective.entries().iter().all(|wide| {
-                self.effective.entries().iter().any(|narrow| {
-                    narrow.variable == wide.variable
-                        && narrow.values.iter().all(|value| wide.values.contains(value))
+        self == other
+            || self.id == other.id
+                && self.table == other.table
+                && other.effective.entries().iter().all(|wide| {
+                    let wide_values: BTreeSet<&String> = wide.values.iter().collect();
+                    self.effective.entries().iter().any(|narrow| {
+                        narrow.variable == wide.variable
+                            && narrow.values.iter().all(|value| wide_values.contains(value))
+                    })
                 })
-            })
     }
 
     /// Scope values over all its variables.
@@ -153,6 +155,12 @@ impl Registry {
         if variables.is_empty() {
             self.index.remove(&table);
         }
+    }
+
+    /// The variable that a registration is looked up by.
+    pub(crate) fn indexed_by(&self, id: RegistrationId) -> &str {
+        let shared = self.shared(id);
+        &shared.registration.effective.entries()[shared.indexed].variable
     }
 
     pub(crate) fn registration(&self, id: RegistrationId) -> &Registration {

@@ -1,0 +1,1 @@
+//! Sessions on a whole engine over the memory store.

@@ -39,7 +39,7 @@ pub enum Scenario {
     /// Hold sockets on which nothing happens: the server's memory for each.
     Sockets(SocketArgs),
     /// Lose all sockets at once, and have everybody back and caught up.
-    Reconnect(SocketArgs),
+    Reconnect(ReconnectArgs),
     /// Push commits at sockets of which most are never read.
     SlowReaders(SlowArgs),
     /// Push at a server that does nothing: what the generator itself costs.
@@ -334,7 +334,7 @@ pub struct FanOutArgs {
     pub acknowledge: bool,
 }
 
-/// `sockets` and `reconnect`
+/// `sockets`
 #[derive(Clone, Debug, Parser)]
 pub struct SocketArgs {
     #[command(flatten)]
@@ -345,6 +345,28 @@ pub struct SocketArgs {
     pub fill: FillArgs,
     #[command(flatten)]
     pub receivers: ReceiverArgs,
+}
+
+/// `reconnect`
+#[derive(Clone, Debug, Parser)]
+pub struct ReconnectArgs {
+    #[command(flatten)]
+    pub common: CommonArgs,
+    #[command(flatten)]
+    pub table: TableArgs,
+    #[command(flatten)]
+    pub fill: FillArgs,
+    #[command(flatten)]
+    pub receivers: ReceiverArgs,
+    /// A command for `sh -c` that stops the server while all are connected and returns when it
+    /// runs again. If it prints a number at the end, that is the new process. Absent: the sockets
+    /// are closed from this side.
+    #[arg(long, value_name = "COMMAND")]
+    pub restart: Option<String>,
+    /// A path that is asked for again and again while all come back, and must be answered 200
+    /// within a second.
+    #[arg(long, value_name = "PATH")]
+    pub health: Option<String>,
 }
 
 /// `slow-readers`

@@ -36,8 +36,8 @@ use anyhow::Context;
 
 pub use args::{
     Args, BootstrapArgs, CommonArgs, FanOutArgs, FillArgs, FloorArgs, Lane, MixedArgs, PullArgs,
-    PushArgs, ReceiverArgs, Scenario, ShapeArgs, SlowArgs, SocketArgs, StormArgs, TableArgs,
-    Update, WindowArgs,
+    PushArgs, ReceiverArgs, ReconnectArgs, Scenario, ShapeArgs, SlowArgs, SocketArgs, StormArgs,
+    TableArgs, Update, WindowArgs,
 };
 pub use measure::OperationKind;
 pub use report::{

@@ -3,6 +3,7 @@
 mod bootstrap;
 mod fan_out;
 mod floor;
+mod health;
 mod idle;
 mod mixed;
 mod pull;

@@ -17,7 +17,6 @@ use serde::Deserialize;
 use serde_json::json;
 use tidewater_model::{ActorId, PartitionId};
 
-use crate::hub_shim::HubShim as _;
 use crate::{
     RequestHead, Secret, Server,
     auth::{bearer_token, digest},

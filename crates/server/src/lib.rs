@@ -53,5 +53,3 @@ pub use scopes::{ConfigScopes, ScopeTable};
 pub use secret::Secret;
 pub use serve::serve;
 pub use state::{Server, Usage};
-mod hub_shim;
-pub use hub_shim::HubShim;

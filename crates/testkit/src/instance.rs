@@ -32,7 +32,6 @@ use crate::{
     probe::{Probe, ProbedStore},
     rows::fields_to_json,
 };
-use tidewater_server::HubShim as _;
 
 /// A row as the database holds it.
 #[derive(Clone, Debug, PartialEq, Serialize)]

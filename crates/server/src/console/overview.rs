@@ -27,6 +27,7 @@ pub(crate) async fn read(server: &Server) -> Result<Value, StoreError> {
         described.push(describe_partition(&record, clients, more_clients));
     }
     let usage = server.usage();
+    let realtime = server.engine().realtime_stats();
     Ok(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "schemaVersion": server.engine().schema().version(),
@@ -35,6 +36,20 @@ pub(crate) async fn read(server: &Server) -> Result<Value, StoreError> {
             "connections": usage.connections,
             "rounds": usage.rounds,
             "bufferedBytes": usage.buffered_bytes,
+            "sockets": usage.sockets,
+            "downloads": usage.downloads,
+            "uploads": usage.uploads,
+        },
+        "realtime": {
+            "sessions": realtime.sessions,
+            "suppressedSessions": realtime.suppressed_sessions,
+            "roundsInFlight": realtime.rounds_in_flight,
+            "queuedBytes": realtime.queued_bytes,
+            "presenceDocuments": realtime.presence_documents,
+            "deltas": realtime.deltas,
+            "wakeUps": realtime.wake_ups,
+            "socketsStuck": usage.sockets_stuck,
+            "socketsDead": usage.sockets_dead,
         },
         "partitions": described,
         "morePartitions": more_partitions,

@@ -227,7 +227,10 @@ impl Running {
                 tracing::debug!(client_id = %self.client, reason = violation.reason, "violation");
                 self.close(violation);
             }
-            Event::Mail(mail) => self.take_mail(mail),
+            Event::Mail(mail) => {
+                self.take_mail(mail);
+                self.take_more_mail();
+            }
             Event::Chunk(chunk) => self.take_chunk(chunk),
             Event::Stage(stage) => {
                 self.stage = stage;
@@ -260,6 +263,15 @@ impl Running {
             Outgoing::Text(text) => self.outbox.push_text(text),
             Outgoing::Delta(delta) => self.outbox.push_tagged(DELTA_TAG, delta),
             Outgoing::Close(reason) => self.close(goodbye(reason)),
+        }
+    }
+
+    /// What waits behind it goes out with the same write.
+    fn take_more_mail(&mut self) {
+        while self.outbox.has_room() {
+            let more = self.session.as_mut().and_then(Session::try_next);
+            let Some(mail) = more else { return };
+            self.take_mail(mail);
         }
     }
 

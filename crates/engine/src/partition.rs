@@ -96,7 +96,10 @@ impl Partitions {
     /// The partitions remembered.
     pub(crate) fn known(&self) -> Vec<PartitionId> {
         let states = self.0.lock();
-        states.iter().map(|(partition, _)| partition.clone()).collect()
+        states
+            .iter()
+            .map(|(partition, _)| partition.clone())
+            .collect()
     }
 
     /// Raises the head after a commit became durable.

@@ -25,15 +25,15 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::{
-    hub::Hub,
-    room::Ticket,
-    session::{Asker, connect, pulled},
-};
 pub use self::{
     config::HubConfig,
     mailbox::{CloseReason, Outgoing},
     session::Session,
+};
+pub(crate) use self::{
+    hub::Hub,
+    room::Ticket,
+    session::{Asker, connect, pulled},
 };
 
 /// Where realtime stands in this process.

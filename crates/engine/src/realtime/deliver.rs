@@ -185,11 +185,7 @@ impl Flow {
 
     /// A round ended that pulled; returns the newest place that it did not bring although it
     /// may have had to. `highest` is the newest commit that was looked at.
-    pub(crate) fn round_pulled(
-        &mut self,
-        pulled: Pulled,
-        highest: CommitSeq,
-    ) -> Option<CommitSeq> {
+    pub(crate) fn round_pulled(&mut self, pulled: Pulled, highest: CommitSeq) -> Option<CommitSeq> {
         let awaited = self.round_failed();
         self.covered = self.covered.max(pulled.head);
         // A section that ended early, or a snapshot older than the head.

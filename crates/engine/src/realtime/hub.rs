@@ -114,7 +114,11 @@ impl Hub {
     }
 
     /// Takes a seat for a connection that is about to be admitted.
-    pub(crate) fn enter(self: &Arc<Self>, identity: crate::Identity, client: tidewater_model::ClientId) -> Seat {
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        identity: crate::Identity,
+        client: tidewater_model::ClientId,
+    ) -> Seat {
         let session = SessionId(self.next());
         let mailbox = Mailbox::new(Arc::clone(&self.gauges), self.config.mailbox_bytes_max);
         let mailbox = Arc::new(mailbox);
@@ -146,7 +150,9 @@ impl Hub {
         if let Some(applied) = &commit.applied
             && let Some(room) = self.find(&commit.key.partition)
         {
-            self.work(&room, |room| room.announce(applied.commit_seq, Some(commit)));
+            self.work(&room, |room| {
+                room.announce(applied.commit_seq, Some(commit))
+            });
         }
     }
 
@@ -271,11 +277,6 @@ impl Hub {
     /// Waits until everything that was announced is delivered.
     pub(crate) async fn settled(&self) {
         self.tasks.ended().await;
-    }
-
-    /// Counts a task that [`Hub::settled`] waits for.
-    pub(crate) fn begin_task(&self) -> Task {
-        self.tasks.begin()
     }
 
     fn obtain(&self, partition: &PartitionId) -> Arc<SharedRoom> {

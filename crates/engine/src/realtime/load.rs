@@ -120,12 +120,14 @@ fn spawn(
     ticket: Ticket,
     must_answer: bool,
 ) -> impl Future<Output = ()> + Send + use<> {
-    let running = engine.hub.begin_task();
-    let reloads = reload_all(Arc::clone(engine), Arc::clone(room), whos, ticket, must_answer);
-    let task = tokio::spawn(async move {
-        reloads.await;
-        drop(running);
-    });
+    let reloads = reload_all(
+        Arc::clone(engine),
+        Arc::clone(room),
+        whos,
+        ticket,
+        must_answer,
+    );
+    let task = tokio::spawn(reloads);
     async move {
         if let Err(error) = task.await {
             tracing::error!(%error, "scopes were not refreshed");
@@ -201,11 +203,7 @@ fn candidates(engine: &Engine, record: &ClientRecord) -> Vec<Registration> {
 }
 
 /// What the actor is allowed; `None` when there is no usable answer.
-async fn resolve(
-    engine: &Engine,
-    identity: &Identity,
-    client: &ClientId,
-) -> Option<AllowedScopes> {
+async fn resolve(engine: &Engine, identity: &Identity, client: &ClientId) -> Option<AllowedScopes> {
     let request = ResolveRequest {
         identity,
         client_id: Some(client.as_str()),

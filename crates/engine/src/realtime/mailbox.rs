@@ -8,7 +8,7 @@
 //! Deltas are shared by their receivers, so each is charged to the process once, as long as
 //! anybody holds it (`Gauges::frame`).
 //!
-//! **Invariant:** after `close` nothing else comes out. No clock and no task: time is an
+//! **Invariant:** once closed, nothing else comes out. No clock and no task: time is an
 //! argument, and waiting is a waker kept here.
 
 use std::{
@@ -235,14 +235,6 @@ impl Mailbox {
         });
         state.bytes -= bytes;
         state.queue.len() < before
-    }
-
-    /// Ends the connection. The first reason stays.
-    pub(crate) fn close(&self, reason: CloseReason) {
-        let mut state = self.state.lock();
-        if state.closed.is_none() {
-            self.close_with(&mut state, reason);
-        }
     }
 
     /// The next message.

@@ -188,8 +188,8 @@ impl Presence {
         let is_full =
             before.is_none() && entry.documents.len() >= self.limits.documents_per_key_max;
         let owns = self.owned.get(&session).copied().unwrap_or_default();
-        let is_over = before != Some(&Owner::Session(session))
-            && owns >= self.limits.keys_per_session_max;
+        let is_over =
+            before != Some(&Owner::Session(session)) && owns >= self.limits.keys_per_session_max;
         if is_full || is_over {
             return Err(PresenceError::Forbidden);
         }
@@ -342,7 +342,10 @@ impl Presence {
             .keys
             .iter()
             .flat_map(|(name, entry)| {
-                let of_node = entry.documents.iter().filter(|(_, found)| found.owner == owner);
+                let of_node = entry
+                    .documents
+                    .iter()
+                    .filter(|(_, found)| found.owner == owner);
                 of_node.map(|(peer, _)| (Arc::clone(name), peer.clone()))
             })
             .collect();

@@ -59,7 +59,10 @@ impl Registration {
                     let wide_values: BTreeSet<&String> = wide.values.iter().collect();
                     self.effective.entries().iter().any(|narrow| {
                         narrow.variable == wide.variable
-                            && narrow.values.iter().all(|value| wide_values.contains(value))
+                            && narrow
+                                .values
+                                .iter()
+                                .all(|value| wide_values.contains(value))
                     })
                 })
     }
@@ -264,11 +267,15 @@ impl Registry {
     }
 
     fn shared(&self, id: RegistrationId) -> &Shared {
-        self.slots[id.0].as_ref().expect("a held registration exists")
+        self.slots[id.0]
+            .as_ref()
+            .expect("a held registration exists")
     }
 
     fn shared_mut(&mut self, id: RegistrationId) -> &mut Shared {
-        self.slots[id.0].as_mut().expect("a held registration exists")
+        self.slots[id.0]
+            .as_mut()
+            .expect("a held registration exists")
     }
 }
 
@@ -299,9 +306,14 @@ mod tests {
             .map(|(variable, value)| ((*variable).to_owned(), (*value).to_owned()))
             .collect();
         let mut sessions = Vec::new();
-        registry.find(TableIndex(0), &StoredScopes::new(pairs).unwrap(), None, |id| {
-            sessions.extend(registry.sessions(id).map(|(session, _)| session));
-        });
+        registry.find(
+            TableIndex(0),
+            &StoredScopes::new(pairs).unwrap(),
+            None,
+            |id| {
+                sessions.extend(registry.sessions(id).map(|(session, _)| session));
+            },
+        );
         sessions
     }
 

@@ -329,7 +329,11 @@ impl Room {
     /// Tells every client to pull.
     pub(crate) fn wake_all(&mut self, reason: WakeReason, now_ms: i64) {
         let known = self.known();
-        for member in self.members.values_mut().filter(|member| member.is_admitted) {
+        for member in self
+            .members
+            .values_mut()
+            .filter(|member| member.is_admitted)
+        {
             member.wake(known, reason, now_ms);
         }
     }

@@ -22,7 +22,11 @@ impl Engine {
     /// Asks anew what the connected clients of an actor may see, or of everybody in the
     /// partition (§8.7). From now on nothing is sent that is not allowed any more; returns when
     /// every answer is in force. A connection without an answer holds nothing.
-    pub async fn refresh_scopes(self: &Arc<Self>, partition: &PartitionId, actor: Option<&ActorId>) {
+    pub async fn refresh_scopes(
+        self: &Arc<Self>,
+        partition: &PartitionId,
+        actor: Option<&ActorId>,
+    ) {
         if let Some(room) = self.hub.find(partition) {
             load::refresh(self, &room, actor).await;
         }

@@ -135,9 +135,9 @@ impl Room {
 
     /// Whether the log still stands where the gap was found.
     fn is_at(&self, gap: &Gap) -> bool {
-        self.log.as_ref().is_some_and(|log| {
-            log.epoch == gap.epoch && log.sequencer.contiguous() == gap.after
-        })
+        self.log
+            .as_ref()
+            .is_some_and(|log| log.epoch == gap.epoch && log.sequencer.contiguous() == gap.after)
     }
 
     fn advance(&mut self, through: CommitSeq) {
@@ -254,11 +254,7 @@ struct Frames<'a> {
 
 impl Frames<'_> {
     /// The frame for who holds these, or why there is none.
-    fn frame(
-        &mut self,
-        version: WireVersion,
-        sections: &[Receiver],
-    ) -> Result<Bytes, WakeReason> {
+    fn frame(&mut self, version: WireVersion, sections: &[Receiver]) -> Result<Bytes, WakeReason> {
         let ids: Vec<RegistrationId> = sections.iter().map(|(.., id)| *id).collect();
         if self.is_out_of_order(&ids) {
             return Err(WakeReason::CatchupRequired);
@@ -313,7 +309,11 @@ impl Frames<'_> {
     /// Whether the order of changes between two sections of one table matters and is not known,
     /// because they were read one after the other: a row that moves must not be lost (OQ-35).
     fn is_out_of_order(&self, ids: &[RegistrationId]) -> bool {
-        let is_read = self.delivery.changes.iter().any(|change| change.via.is_some());
+        let is_read = self
+            .delivery
+            .changes
+            .iter()
+            .any(|change| change.via.is_some());
         if !is_read || ids.len() < 2 {
             return false;
         }

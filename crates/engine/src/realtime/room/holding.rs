@@ -135,8 +135,7 @@ impl Room {
             let held = by_id.get(&*wanted.id);
             held.is_some_and(|held| wanted.is_within(held))
         };
-        let is_wider =
-            is_unindexed || member.is_unindexed || !registrations.iter().all(is_held);
+        let is_wider = is_unindexed || member.is_unindexed || !registrations.iter().all(is_held);
         let keys_before = self.keys(&member.held);
         let before = member.held.clone();
         let registrations = if is_unindexed {

@@ -98,7 +98,10 @@ impl Room {
         pulled: &PulledRound,
         now_ms: i64,
     ) -> Vec<SessionId> {
-        let is_of_this_log = self.log.as_ref().is_some_and(|log| log.epoch == pulled.epoch);
+        let is_of_this_log = self
+            .log
+            .as_ref()
+            .is_some_and(|log| log.epoch == pulled.epoch);
         if !is_of_this_log {
             return Vec::new();
         }

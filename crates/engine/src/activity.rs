@@ -122,6 +122,27 @@ impl Activity {
         state.ack(key, ack);
     }
 
+    /// Lowers the cursor of a client's record to what the client has for certain, if the record
+    /// is remembered: it is, when it was written because of a round just now.
+    pub(crate) fn doubt_client(
+        &self,
+        key: ClientKey,
+        epoch: LogEpoch,
+        actor: &ActorId,
+        confirmed: Cursor,
+    ) {
+        let mut state = self.state.lock();
+        let Some(Some(mut record)) = state.find(&key) else {
+            return;
+        };
+        let is_same_log = state.pending.get(&key).is_none_or(|(of, _)| *of == epoch);
+        if is_same_log && record.actor == *actor && record.cursor > confirmed {
+            record.cursor = confirmed;
+            state.known.pop(&key);
+            state.pending.insert(key, (epoch, record));
+        }
+    }
+
     /// Learns that a commit has bound a client that had no record. Its round may fail all the
     /// same and then puts none, and nobody may take the client for a new one.
     pub(crate) fn learn_bound(&self, key: &ClientKey, actor: &ActorId, at_ms: i64) {

@@ -64,12 +64,19 @@ pub(crate) struct Flow {
     covered: CommitSeq,
     /// The newest commit missed; while there is one, the connection is suppressed.
     missed: Option<CommitSeq>,
+    /// The client sees something else than before, and until it has pulled with that in mind it
+    /// gets nothing. A pull that reaches this place was answered after the change.
+    held: Option<CommitSeq>,
     /// What the wake-up on its way says.
     woken: Option<CommitSeq>,
     /// The client has said something since: it may have pulled where nobody here saw it, so the
     /// next commit it misses is worth another wake-up.
     was_heard: bool,
     acked: CommitSeq,
+    /// What the client has for certain: by its record, or because it said so.
+    confirmed: Option<CommitSeq>,
+    /// What it will acknowledge when it has applied the last pull.
+    promised: Option<CommitSeq>,
     /// An acknowledgment of the first place is one of the second: the client can only name the
     /// pin of a snapshot that it was sent at a later head.
     worth: Option<(CommitSeq, CommitSeq)>,
@@ -83,6 +90,7 @@ impl Flow {
     /// Begins with a client that has everything up to `cursor` in a log with this head.
     pub(crate) fn admit(&mut self, cursor: Option<CommitSeq>, head: CommitSeq) {
         self.covered = self.covered.max(head).max(cursor.unwrap_or_default());
+        self.confirmed = cursor;
         if cursor.is_none_or(|cursor| cursor < head) {
             self.missed = self.missed.max(Some(head));
         }
@@ -103,7 +111,7 @@ impl Flow {
     }
 
     pub(crate) fn is_suppressed(&self) -> bool {
-        self.missed.is_some()
+        self.missed.is_some() || self.held.is_some()
     }
 
     /// Commits up to here are not delivered any more.
@@ -149,7 +157,7 @@ impl Flow {
 
     /// The commit is missed. Tells what to do about a wake-up.
     pub(crate) fn miss(&mut self, seq: CommitSeq) -> Wake {
-        self.hold_until(seq);
+        self.missed = self.missed.max(Some(seq));
         if self.woken.is_some() && !self.was_heard {
             return Wake::Amend;
         }
@@ -158,9 +166,10 @@ impl Flow {
         Wake::Send
     }
 
-    /// Suppresses the connection until its client acknowledges this place, without a word to it.
-    pub(crate) fn hold_until(&mut self, seq: CommitSeq) {
-        self.missed = self.missed.max(Some(seq));
+    /// What the client sees has changed, while this was the newest place: without a word to it,
+    /// its deltas wait for a pull that was answered later.
+    pub(crate) fn hold(&mut self, newest: CommitSeq) {
+        self.held = self.held.max(Some(newest.next()));
     }
 
     /// The wake-up on its way says this place now.
@@ -188,10 +197,13 @@ impl Flow {
     pub(crate) fn round_pulled(&mut self, pulled: Pulled, highest: CommitSeq) -> Option<CommitSeq> {
         let awaited = self.round_failed();
         self.covered = self.covered.max(pulled.head);
+        self.promised = Some(pulled.acknowledged_as).filter(|at| Some(*at) > self.confirmed);
         // A section that ended early, or a snapshot older than the head.
         let is_short = pulled.reached < pulled.head || awaited > Some(pulled.reached);
         // What came during the round was held against the registrations of before.
         let is_late = pulled.is_wider && pulled.reached < highest;
+        // It was asked for after the last change, and whatever is sent now arrives after it.
+        self.held = None;
         if !is_short {
             self.worth = Some((pulled.acknowledged_as, pulled.head));
         }
@@ -203,6 +215,10 @@ impl Flow {
     pub(crate) fn ack(&mut self, seq: CommitSeq) -> (Option<CommitSeq>, Option<CommitSeq>) {
         let news = (seq > self.acked).then_some(seq);
         self.acked = self.acked.max(seq);
+        self.confirmed = self.confirmed.max(Some(seq));
+        if self.promised <= Some(seq) {
+            self.promised = None;
+        }
         let seq = match self.worth {
             Some((at, worth)) if at <= seq => worth.max(seq),
             _ => seq,
@@ -212,12 +228,22 @@ impl Flow {
         if self.missed.is_some_and(|missed| missed <= seq) {
             (self.missed, self.woken) = (None, None);
         }
+        if self.held.is_some_and(|held| held <= seq) {
+            self.held = None;
+        }
         let is_short = self.missed.is_some() && self.woken.is_some_and(|woken| woken <= seq);
         if is_short {
             self.woken = self.missed;
         }
         self.was_heard = self.woken.is_some() && !is_short;
         (news, if is_short { self.missed } else { None })
+    }
+
+    /// What the client has for certain, if its record may say more: the response of a pull was
+    /// recorded and may not have arrived.
+    pub(crate) fn doubt(&self) -> Option<Option<CommitSeq>> {
+        let is_doubtful = self.promised.is_some() || self.is_in_round();
+        is_doubtful.then_some(self.confirmed)
     }
 
     /// A reload begins that may take scopes away: until it ends nothing is sent.

@@ -27,7 +27,7 @@ use super::{
     HubConfig, RealtimeStats,
     mailbox::{Gauges, Mailbox},
     registrations::Interest,
-    room::{Gap, Room, SessionId, Step, Ticket, Who},
+    room::{Doubt, Gap, Room, SessionId, Step, Ticket, Who},
 };
 use crate::Clock;
 
@@ -412,11 +412,19 @@ impl Hub {
     }
 }
 
+impl Seat {
+    /// Gives the seat back.
+    pub(crate) fn leave(&self) -> Option<Doubt> {
+        let hub = &self.hub;
+        let doubt = hub.with(&self.room, |room| room.leave(self.session, hub.now_ms()));
+        hub.forget_if_empty(&self.room);
+        doubt
+    }
+}
+
 impl Drop for Seat {
     fn drop(&mut self) {
-        let hub = &self.hub;
-        hub.with(&self.room, |room| room.leave(self.session, hub.now_ms()));
-        hub.forget_if_empty(&self.room);
+        self.leave();
     }
 }
 

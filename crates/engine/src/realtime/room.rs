@@ -100,6 +100,14 @@ pub(crate) struct Admission {
     pub(crate) session_name: String,
 }
 
+/// A client's record may say more than it has.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Doubt {
+    pub(crate) epoch: LogEpoch,
+    /// What it has for certain.
+    pub(crate) confirmed: Cursor,
+}
+
 /// What was loaded for an admission does not count any more: load it again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Stale;
@@ -218,7 +226,8 @@ impl Room {
             return Err(Stale);
         }
         let latest = self.open(epoch, head, now_ms);
-        let cursor = admission.cursor.unwrap_or(Cursor::Never);
+        let recorded = admission.cursor.unwrap_or(Cursor::Never);
+        let cursor = self.undoubted(session, recorded);
         let member = self.members.get_mut(&session).expect("it was found");
         member.is_admitted = true;
         member.applied = admission.ticket;
@@ -245,6 +254,20 @@ impl Room {
         Ok(())
     }
 
+    /// A cursor of a client's record, or less if an older connection of it was sent a pull that it
+    /// has not acknowledged: clients come back before their old connections are found dead.
+    fn undoubted(&self, session: SessionId, recorded: Cursor) -> Cursor {
+        let named = self.members.get(&session).map(|member| &member.peer.client);
+        let others = named.map(|client| self.others(client, Some(session)));
+        let doubts = others.into_iter().flatten().filter_map(|other| {
+            let member = self.members.get(&other)?;
+            member.flow.doubt()
+        });
+        doubts
+            .map(|confirmed| confirmed.map_or(Cursor::Never, Cursor::At))
+            .fold(recorded, Cursor::min)
+    }
+
     /// Makes sure that there is a log, and that it is this one. Returns its newest place.
     fn open(&mut self, epoch: &LogEpoch, head: CommitSeq, now_ms: i64) -> CommitSeq {
         match &mut self.log {
@@ -261,12 +284,12 @@ impl Room {
         self.known()
     }
 
-    /// A connection is gone.
-    pub(crate) fn leave(&mut self, session: SessionId, now_ms: i64) {
+    /// A connection is gone. Returns what its client has for certain, if its record may say more.
+    pub(crate) fn leave(&mut self, session: SessionId, now_ms: i64) -> Option<Doubt> {
         self.let_go(session, now_ms);
-        let Some(member) = self.members.remove(&session) else {
-            return;
-        };
+        let member = self.members.remove(&session)?;
+        let epoch = self.log.as_ref().map(|log| log.epoch.clone());
+        let doubt = member.flow.doubt().filter(|_| member.knows_log);
         let client = &member.peer.client;
         if let Some(named) = self.by_client.get_mut(client) {
             named.retain(|other| *other != session);
@@ -277,6 +300,10 @@ impl Room {
         if self.members.is_empty() {
             (self.log, self.announced) = (None, CommitSeq::START);
         }
+        Some(Doubt {
+            epoch: epoch?,
+            confirmed: doubt?.map_or(Cursor::Never, Cursor::At),
+        })
     }
 
     /// The newest place that is known to exist.

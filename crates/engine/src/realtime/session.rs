@@ -221,6 +221,21 @@ impl Session {
     }
 }
 
+impl Drop for Session {
+    fn drop(&mut self) {
+        // The response of its last round may have been lost with the connection. Its client must
+        // not be taken for one that has everything when it comes back.
+        if let Some(doubt) = self.seat.leave() {
+            let key = ClientKey {
+                partition: self.identity.partition.clone(),
+                client: self.client.clone(),
+            };
+            let activity = &self.engine.activity;
+            activity.doubt_client(key, doubt.epoch, &self.identity.actor, doubt.confirmed);
+        }
+    }
+}
+
 /// A round has pulled and succeeded, and its client's record says so. The connection it came over
 /// learns it when the response is out, other connections of the client now.
 pub(crate) fn pulled(context: &RoundContext, outcome: PullOutcome) {

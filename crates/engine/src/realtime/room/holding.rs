@@ -110,6 +110,7 @@ impl Room {
             && let Some(member) = member
         {
             member.mailbox.drop_deltas();
+            member.flow.hold(known);
             member.miss(known, WakeReason::CatchupRequired, now_ms);
         }
     }

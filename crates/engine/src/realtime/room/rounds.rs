@@ -128,7 +128,7 @@ impl Room {
             let member = self.members.get_mut(&session).expect("it was found");
             member.take_back(now_ms);
             if change == Change::Wider {
-                member.flow.hold_until(known.next());
+                member.flow.hold(known);
             }
         }
         reloads

@@ -60,6 +60,9 @@ async fn without_an_answer_nothing_is_held() {
         // Until the next load.
         engine.refresh_scopes(&partition(), None).await;
         assert_eq!(world.heard(&mut session).await.len(), 1);
+        world
+            .socket_round(&mut session, "ann/c1", notes(&["t1"], 0))
+            .await;
         ack(&mut session, 1);
         world.write("n2", "t1").await;
         World::check(&world.heard(&mut session).await, &["delta 2 s+n2"]);

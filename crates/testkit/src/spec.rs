@@ -139,6 +139,10 @@ pub struct InstanceLimits {
     pub max_presence_bytes: Option<usize>,
     /// How long a socket may take for what waits for it, in real time.
     pub socket_write_timeout_ms: Option<u64>,
+    /// How often a socket asks whether its peer is there, in real time.
+    pub socket_heartbeat_ms: Option<u64>,
+    /// How long a socket's peer may say nothing, in real time.
+    pub socket_idle_timeout_ms: Option<u64>,
 }
 
 impl InstanceLimits {
@@ -182,6 +186,12 @@ impl InstanceLimits {
                 write_timeout: self
                     .socket_write_timeout_ms
                     .map_or(default.realtime.write_timeout, Duration::from_millis),
+                heartbeat: self
+                    .socket_heartbeat_ms
+                    .map_or(default.realtime.heartbeat, Duration::from_millis),
+                idle_timeout: self
+                    .socket_idle_timeout_ms
+                    .map_or(default.realtime.idle_timeout, Duration::from_millis),
                 // Everybody may be one actor, and there are as many clients as a test needs.
                 sockets_per_actor_max: default.realtime.sockets_max,
                 ..default.realtime

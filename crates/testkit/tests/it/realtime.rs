@@ -2,6 +2,8 @@
 //! the others without anybody asking, whatever happens to the connections.
 
 mod cable;
+mod channel;
+mod connections;
 mod crowd;
 mod cuts;
 mod edits;

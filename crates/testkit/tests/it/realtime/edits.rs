@@ -69,6 +69,7 @@ fn a_new_window_takes_effect_without_a_new_connection(kind: StoreKind) {
     party.until("alice is done", |devices| devices[alice].is_idle());
     assert_eq!(party.devices[bob].title("n1"), None);
     subscribe(&mut party.devices[bob].client, "s2", &["t2"]);
+    party.devices[bob].ask();
     party.until("bob has the window", |devices| {
         devices[bob].title("n1").is_some() && devices[bob].is_idle()
     });
@@ -87,16 +88,27 @@ fn a_scope_that_was_taken_away_brings_nothing_more(kind: StoreKind) {
     let mut party = Party::new(&world);
     let alice = party.join(&world.url, "alice", "a", &["t1"]);
     let bob = party.join(&world.url, "bob", "b", &["t1"]);
+    party.devices[alice].put("n1", "t1", "not secret yet");
+    party.until_converged(&world);
     world.allow("bob", scopes([("team_id", &[])]));
     world.block_on(world.instance.refresh_scopes(Some("bob")));
+    // Nobody had to ask, or to connect again.
+    party.until("bob has lost the rows", |devices| {
+        devices[bob].title("n1").is_none() && devices[bob].is_idle()
+    });
     let deltas = party.devices[bob].deltas;
     party.devices[alice].put("n1", "t1", "secret");
     party.until("alice is done", |devices| devices[alice].is_idle());
     world.allow("bob", scopes([("team_id", &["t1"])]));
     world.block_on(world.instance.refresh_scopes(None));
-    party.devices[alice].put("n2", "t1", "not secret");
+    // The client has given the subscription up, and its host asks for it again.
+    subscribe(&mut party.devices[bob].client, "s1", &["t1"]);
     party.until_converged(&world);
-    assert!(party.devices[bob].deltas <= deltas + 1);
+    assert_eq!(party.devices[bob].deltas, deltas);
+    party.devices[alice].put("n2", "t1", "for both");
+    party.until_converged(&world);
+    assert_eq!(party.devices[bob].deltas, deltas + 1);
+    assert_eq!(party.devices[bob].losses, 0);
 }
 
 fn everybody_comes_back_after_a_restart(kind: StoreKind) {

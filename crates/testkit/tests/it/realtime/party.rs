@@ -43,6 +43,10 @@ pub(crate) struct Device {
     pub(crate) deltas: usize,
     pub(crate) rounds: usize,
     pub(crate) losses: usize,
+    /// Whether the connection there is now has said hello: before that nobody knows what is new.
+    is_greeted: bool,
+    /// Whether its host wants a round, whatever the client says.
+    is_asked: bool,
 }
 
 impl Party {
@@ -91,6 +95,8 @@ impl Party {
             deltas: 0,
             rounds: 0,
             losses: 0,
+            is_greeted: false,
+            is_asked: false,
         });
         self.devices.len() - 1
     }
@@ -139,13 +145,17 @@ impl Device {
     fn pump(&mut self) {
         for inbound in self.transport.take_inbound() {
             match inbound {
-                Inbound::Text(text) => self.client.on_realtime_text(&text),
+                Inbound::Text(text) => {
+                    self.is_greeted |= text.contains(r#""event":"hello""#);
+                    self.client.on_realtime_text(&text);
+                }
                 Inbound::Binary(delta) => {
                     self.deltas += 1;
                     self.client.on_realtime_binary(&mut self.transport, &delta);
                 }
                 Inbound::Disconnected(error) => {
                     self.losses += 1;
+                    self.is_greeted = false;
                     self.client.realtime_lost(&mut self.transport, &error);
                 }
             }
@@ -158,6 +168,7 @@ impl Device {
         }
         if self.is_online && self.wants_sync() {
             self.rounds += 1;
+            self.is_asked = false;
             match self.client.sync_until_idle(&mut self.transport, None) {
                 SyncOutcome::Ok(_) | SyncOutcome::Failed { .. } => {}
                 other => panic!("the sync did not end: {other:?}"),
@@ -166,7 +177,7 @@ impl Device {
     }
 
     fn wants_sync(&self) -> bool {
-        self.client.sync_needed() || self.client.status_snapshot().outbox > 0
+        self.is_asked || self.client.sync_needed() || self.client.status_snapshot().outbox > 0
     }
 
     fn is_restless(&self) -> bool {
@@ -176,11 +187,18 @@ impl Device {
 
     /// Connected, and with nothing to do.
     pub(crate) fn is_idle(&self) -> bool {
-        self.client.realtime_state() == RealtimeState::Connected && !self.wants_sync()
+        self.client.realtime_state() == RealtimeState::Connected
+            && self.is_greeted
+            && !self.wants_sync()
+    }
+
+    /// Has a round made at the next turn, as a host does that has subscribed to something.
+    pub(crate) fn ask(&mut self) {
+        self.is_asked = true;
     }
 
     pub(crate) fn go_offline(&mut self) {
-        self.is_online = false;
+        (self.is_online, self.is_greeted) = (false, false);
         self.client.disconnect_realtime(&mut self.transport);
     }
 

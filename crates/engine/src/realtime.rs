@@ -24,6 +24,7 @@ mod sequencer;
 mod session;
 #[cfg(test)]
 mod tests;
+mod views;
 
 pub use self::{
     config::HubConfig,

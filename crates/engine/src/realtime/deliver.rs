@@ -172,6 +172,11 @@ impl Flow {
         self.held = self.held.max(Some(newest.next()));
     }
 
+    /// The client has pulled where nobody here saw what became of it.
+    pub(crate) fn heard(&mut self) {
+        self.was_heard = self.woken.is_some();
+    }
+
     /// The wake-up on its way says this place now.
     pub(crate) fn amended(&mut self, seq: CommitSeq) {
         self.woken = self.woken.max(Some(seq));

@@ -28,6 +28,7 @@ use super::{
     mailbox::{Gauges, Mailbox},
     registrations::Interest,
     room::{Doubt, Gap, Room, SessionId, Step, Ticket, Who},
+    views::Views,
 };
 use crate::Clock;
 
@@ -46,6 +47,7 @@ pub(crate) struct Hub {
     count: AtomicU64,
     presence_hook: OnceLock<PresenceHook>,
     tasks: Tasks,
+    pub(crate) views: Views,
 }
 
 /// A room and whether somebody works for it.
@@ -93,6 +95,7 @@ impl Hub {
             count: AtomicU64::new(0),
             presence_hook: OnceLock::new(),
             tasks: Tasks::default(),
+            views: Views::default(),
         })
     }
 

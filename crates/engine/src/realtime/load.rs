@@ -24,6 +24,9 @@ pub(crate) struct Loaded {
     pub(crate) registrations: Vec<Registration>,
     /// Whether every subscription of the record was registered.
     pub(crate) is_complete: bool,
+    /// Whether the registrations are what its last pull told the client that it sees, as far as
+    /// anybody here knows.
+    pub(crate) is_as_pulled: bool,
 }
 
 /// What of a client's subscriptions may be registered. Without an answer of the resolver it is
@@ -36,8 +39,23 @@ pub(crate) async fn load(
 ) -> Loaded {
     let registrations = allowed(engine, identity, client, record).await;
     let registrations = registrations.unwrap_or_default();
+    let key = ClientKey {
+        partition: identity.partition.clone(),
+        client: client.clone(),
+    };
+    // Who asks for no more than is allowed mostly did so before.
+    let is_whole = || {
+        registrations
+            .iter()
+            .map(|registration| &registration.effective)
+            .eq(candidates(engine, record)
+                .iter()
+                .map(|asked| &asked.effective))
+    };
+    let is_as_pulled = engine.hub.views.is(&key, &registrations);
     Loaded {
         is_complete: registrations.len() == record.subscriptions.len(),
+        is_as_pulled: is_as_pulled.unwrap_or_else(is_whole),
         registrations,
     }
 }

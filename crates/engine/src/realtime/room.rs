@@ -97,6 +97,8 @@ pub(crate) struct Admission {
     pub(crate) registrations: Vec<Registration>,
     /// Whether every subscription of the client's was registered.
     pub(crate) is_complete: bool,
+    /// Whether the registrations are what its last pull told the client that it sees.
+    pub(crate) is_as_pulled: bool,
     pub(crate) session_name: String,
 }
 
@@ -237,6 +239,9 @@ impl Room {
             Cursor::At(place) => Some(place),
         };
         member.flow.admit(place, latest);
+        if !admission.is_as_pulled {
+            member.flow.hold(latest);
+        }
         let hello = Hello {
             session_id: admission.session_name.into(),
             actor_id: member.peer.actor.as_str().into(),
@@ -245,7 +250,8 @@ impl Room {
             latest_cursor: latest.to_i64(),
             requires_sync: admission.cursor.is_none()
                 || cursor < Cursor::At(latest)
-                || !admission.is_complete,
+                || !admission.is_complete
+                || !admission.is_as_pulled,
             timestamp: now_ms,
         };
         let hello = ServerControl::Hello(hello).to_text();

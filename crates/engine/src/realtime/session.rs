@@ -76,6 +76,7 @@ pub(crate) async fn connect(
             version: record.as_ref().and_then(load::version),
             registrations: loaded.registrations,
             is_complete: loaded.is_complete,
+            is_as_pulled: loaded.is_as_pulled,
             session_name: engine.parts.ids.fresh(),
         };
         let now_ms = engine.parts.clock.now_ms();
@@ -241,12 +242,10 @@ impl Drop for Session {
 pub(crate) fn pulled(context: &RoundContext, outcome: PullOutcome) {
     let engine = &context.engine;
     let asker = context.asker.as_ref();
-    let room = engine.hub.find(&context.identity.partition);
-    let Some(room) = room else { return };
     let reached = outcome.complete.iter().map(|section| section.reached).min();
     let acknowledged_as = outcome.complete.iter().map(|section| section.next_cursor);
     let acknowledged_as = acknowledged_as.min().unwrap_or(context.head);
-    let registrations = outcome
+    let registrations: Vec<Registration> = outcome
         .complete
         .into_iter()
         .map(|section| Registration {
@@ -255,6 +254,10 @@ pub(crate) fn pulled(context: &RoundContext, outcome: PullOutcome) {
             effective: section.effective,
         })
         .collect();
+    engine.hub.views.put(context.client_key(), &registrations);
+    let Some(room) = engine.hub.find(&context.identity.partition) else {
+        return;
+    };
     let pulled = PulledRound {
         ticket: context.ticket,
         epoch: context.log_epoch.clone(),

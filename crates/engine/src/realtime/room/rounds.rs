@@ -115,6 +115,10 @@ impl Room {
                 continue;
             }
             member.knows_log = true;
+            if pulled.reached < pulled.head {
+                member.flow.heard();
+                member.miss(pulled.head, WakeReason::CatchupRequired, now_ms);
+            }
             if pulled.ticket < member.refreshed.max(member.applied) {
                 reloads.push(session);
                 continue;
@@ -122,11 +126,10 @@ impl Room {
             member.applied = pulled.ticket;
             member.version = Some(pulled.version);
             let change = self.hold(session, pulled.registrations.clone(), now_ms);
-            if change == Change::None {
-                continue;
-            }
             let member = self.members.get_mut(&session).expect("it was found");
-            member.take_back(now_ms);
+            if change != Change::None {
+                member.take_back(now_ms);
+            }
             if change == Change::Wider {
                 member.flow.hold(known);
             }

@@ -47,8 +47,8 @@ impl Dice {
 
 const TEAMS: usize = 4;
 const DEVICES: usize = 3;
-const SCHEDULES: u64 = 3_000;
-const STEPS: usize = 160;
+const SCHEDULES: u64 = 1_500;
+const STEPS: usize = 300;
 
 struct World {
     dice: Dice,
@@ -78,34 +78,29 @@ impl World {
         let number = dice.below(DEVICES);
         let device = &mut self.devices[number];
         match dice.below(100) {
-            0..14 => server.commit(dice, None),
-            14..26 => server.deliver_announcement(dice),
-            26..38 => server.take_turn(dice),
-            38..42 => server.finish_gap(dice),
-            42..47 => device.connect(server),
-            47..52 => device.admit(dice, server),
-            52..53 => device.disconnect(dice, server),
-            53..55 => device.bury_ghost(dice, server),
-            55..67 => device.receive_mail(server),
-            67..77 => device.take_message(server),
-            77..82 => device.begin_round(dice, server),
-            82..94 => device.advance_rounds(dice, server),
-            94..95 => server.begin_refresh(dice),
-            95..98 => server.answer_load(dice),
-            98..99 => server.change_allowed(dice),
-            _ if dice.is(15) => server.rotate(),
+            0..6 => server.commit(dice, None),
+            6..14 => server.deliver_announcement(dice),
+            14..24 => server.take_turn(dice),
+            24..27 => server.finish_gap(dice),
+            27..30 => device.connect(server),
+            30..36 => device.admit(dice, server),
+            36 if dice.is(50) => device.disconnect(dice, server),
+            36..39 => device.bury_ghost(dice, server),
+            39..55 => device.receive_mail(server),
+            55..70 => device.take_message(server),
+            70..74 => device.begin_round(dice, server),
+            74..94 => device.advance_rounds(dice, server),
+            94 if dice.is(40) => server.begin_refresh(dice),
+            94..97 => server.answer_load(dice),
+            97 if dice.is(30) => server.change_allowed(dice),
+            98 if dice.is(5) => server.rotate(),
             _ => device.lie(dice, server),
         }
     }
 
-    /// Nothing new happens; everything that is under way ends well.
-    fn settle(&mut self) {
-        self.server.calm = true;
-        self.server.begin_refresh_of_all();
-        for device in &mut self.devices {
-            device.connect(&mut self.server);
-        }
-        for _ in 0..400 {
+    /// Everything that is under way ends, and what is there is known and checked.
+    fn rest(&mut self) {
+        for _ in 0..120 {
             let server = &mut self.server;
             server.catch_up();
             server.take_turn(&mut self.dice);
@@ -122,6 +117,21 @@ impl World {
         }
         for device in &self.devices {
             device.check_that_nothing_is_missing(&self.server);
+        }
+    }
+
+    /// Nothing new happens; everything that is under way ends well.
+    fn settle(&mut self) {
+        self.server.calm = true;
+        self.server.begin_refresh_of_all();
+        for device in &mut self.devices {
+            device.connect(&mut self.server);
+        }
+        self.rest();
+        // And goes on as if nothing had been.
+        for _ in 0..3 {
+            self.server.commit(&mut self.dice, None);
+            self.rest();
         }
         for device in &mut self.devices {
             device.disconnect(&mut self.dice, &mut self.server);

@@ -375,6 +375,7 @@ impl Device {
             cursor,
             wanted: ask.wanted.clone(),
             is_complete,
+            effective: effective.clone(),
         };
         server.records.insert(self.number, record);
         let pulled = PulledRound {
@@ -572,8 +573,11 @@ fn load(device: usize, dice: &mut Dice, server: &mut Server) -> Admission {
     let fails = !server.calm && dice.is(10);
     let registrations = server.registrations(device).filter(|_| !fails);
     let registrations = registrations.unwrap_or_default();
+    let told = server.records.get(&device);
+    let told = told.and_then(|record| registration(&record.effective));
     Admission {
         ticket,
+        is_as_pulled: registrations.first() == told.as_ref(),
         epoch: server.epoch(),
         cursor,
         version: Some(VERSION),
@@ -590,7 +594,8 @@ fn delta(frame: &bytes::Bytes) -> (u64, Teams, Vec<(u64, usize)>) {
         match frame {
             ResponseFrame::SubStart(start) => {
                 let entries = start.effective_scopes.entries().iter();
-                teams.extend(entries.flat_map(|entry| entry.values.iter().map(|value| team(value))));
+                teams
+                    .extend(entries.flat_map(|entry| entry.values.iter().map(|value| team(value))));
             }
             ResponseFrame::Commit(commit) => {
                 for change in commit.changes {

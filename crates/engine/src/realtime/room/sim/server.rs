@@ -36,6 +36,8 @@ pub(super) struct Record {
     pub(super) cursor: Option<u64>,
     pub(super) wanted: Teams,
     pub(super) is_complete: bool,
+    /// What its last pull told it that it sees.
+    pub(super) effective: Teams,
 }
 
 /// A question to the resolver that is not answered yet.
@@ -81,7 +83,13 @@ impl Server {
         let gauges = Arc::<Gauges>::default();
         let schema = Arc::new(Schema::from_json(SCHEMA).unwrap());
         let allowed: Vec<Teams> = (0..DEVICES)
-            .map(|_| if dice.is(70) { (0..super::TEAMS).collect() } else { dice.teams() })
+            .map(|_| {
+                if dice.is(70) {
+                    (0..super::TEAMS).collect()
+                } else {
+                    dice.teams()
+                }
+            })
             .collect();
         Self {
             room: Room::new(Arc::clone(&config), schema, Arc::clone(&gauges)),
@@ -253,7 +261,11 @@ impl Server {
         let load = self.loads.swap_remove(dice.below(self.loads.len()));
         let device = number(&load.who.client);
         let fails = !self.calm && dice.is(15);
-        let answer = if fails { None } else { self.registrations(device) };
+        let answer = if fails {
+            None
+        } else {
+            self.registrations(device)
+        };
         let session = load.who.session;
         if load.must_answer {
             self.room.refresh_ended(session, load.ticket, answer, 0);

@@ -12,8 +12,8 @@ use tidewater_objects::{BlobStore, MemorySegments};
 use tidewater_rules::Rules;
 use tidewater_schema::Schema;
 use tidewater_server::{
-    Authenticator, AuthenticatorChain, BearerTokens, ConfigScopes, Console, ConsoleAccess, Server,
-    ServerConfig, StaticToken, TransferConfig, TrustedHeader,
+    Authenticator, AuthenticatorChain, BearerTokens, ConfigScopes, Console, ConsoleAccess, Origin,
+    Server, ServerConfig, StaticToken, TransferConfig, TrustedHeader,
 };
 
 use crate::{
@@ -36,6 +36,7 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<Plan> {
     let scopes = ConfigScopes::new(config.scopes.actors.clone(), config.scopes.claims.clone());
     check_scopes(&scopes, &schema)?;
     check_sizes(config)?;
+    check_realtime(config)?;
     check_objects(config)?;
     let rules = check_rules(config, &schema)?;
     Ok(Plan {
@@ -101,6 +102,30 @@ fn check_sizes(config: &Config) -> anyhow::Result<()> {
         config.retention.forced_age <= config.retention.outcome_age,
         "retention.outcome_age is shorter than retention.forced_age: a commit that is sent again \
          would be applied twice while its first copy is still in the log"
+    );
+    Ok(())
+}
+
+fn check_realtime(config: &Config) -> anyhow::Result<()> {
+    let realtime = &config.realtime;
+    ensure!(
+        !realtime.heartbeat.is_zero() && realtime.heartbeat < realtime.idle_timeout,
+        "realtime.idle_timeout is not longer than realtime.heartbeat: every socket would be given up"
+    );
+    ensure!(
+        realtime.drain_spread < config.server.drain_timeout || realtime.drain_spread.is_zero(),
+        "realtime.drain_spread is not shorter than server.drain_timeout: sockets would be cut off"
+    );
+    ensure!(
+        realtime.token_cookie.is_none()
+            || !config
+                .server
+                .cors
+                .allowed_origins
+                .iter()
+                .any(Origin::is_any),
+        "with realtime.token_cookie, server.cors.allowed_origins must name the origins: under * any \
+         page could connect as whoever visits it"
     );
     Ok(())
 }
@@ -266,9 +291,13 @@ impl Plan {
             self.authenticator,
             ServerConfig {
                 transfers: transfer_config(config, scratch),
-                ..config.server.to_server()
+                ..config.server.to_server(&config.realtime)
             },
         );
+        let token = config.console.admin_token.clone();
+        if let Some(token) = token.filter(|token| !token.is_empty()) {
+            server = server.with_admin_token(token);
+        }
         if let Some(access) = self.console {
             server = server.with_console(Console::new(engine, access));
         }
@@ -306,6 +335,7 @@ fn engine_config(config: &Config) -> EngineConfig {
         },
         outcome_age_ms: milliseconds(config.retention.outcome_age),
         hook_timeout: engine.hook_timeout,
+        hub: config.realtime.to_hub(),
         blob_bytes_max: config.blobs.blob_bytes_max.as_u64(),
         blob_partition_bytes_max: config
             .blobs

@@ -9,6 +9,7 @@
 
 pub(crate) mod objects;
 mod overrides;
+mod realtime;
 pub(crate) mod store;
 
 use std::{
@@ -32,11 +33,14 @@ use self::{
     store::StoreSection,
 };
 
+pub(crate) use self::realtime::RealtimeSection;
+
 /// Everything an operator can set.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
     pub(crate) server: ServerSection,
+    pub(crate) realtime: RealtimeSection,
     pub(crate) store: StoreSection,
     pub(crate) schema: SchemaSection,
     pub(crate) auth: AuthSection,
@@ -104,7 +108,7 @@ impl Default for ServerSection {
 
 impl ServerSection {
     /// As the server takes it.
-    pub(crate) fn to_server(&self) -> ServerConfig {
+    pub(crate) fn to_server(&self, realtime: &RealtimeSection) -> ServerConfig {
         ServerConfig {
             request_bytes_max: bytes(self.request_bytes_max),
             buffered_bytes_max: bytes(self.buffered_bytes_max),
@@ -120,6 +124,7 @@ impl ServerSection {
                 write_timeout: self.write_timeout,
                 drain_timeout: self.drain_timeout,
             },
+            realtime: realtime.to_server(),
         }
     }
 }

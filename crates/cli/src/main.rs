@@ -8,6 +8,7 @@ mod backup;
 mod bulk;
 mod config;
 mod database;
+mod descriptors;
 mod epoch;
 mod manage;
 mod migrate;

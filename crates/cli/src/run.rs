@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use tidewater_server::Server;
 use tokio::net::TcpListener;
 
-use crate::{Failure, assemble, config::Config, telemetry};
+use crate::{Failure, assemble, config::Config, descriptors, telemetry};
 
 /// `serve`
 pub(crate) fn serve(file: &Path) -> Result<(), Failure> {
@@ -18,6 +18,7 @@ pub(crate) fn serve(file: &Path) -> Result<(), Failure> {
     let plan = assemble::check(&config).map_err(Failure::Wrong)?;
     telemetry::start(&config.log).map_err(Failure::Wrong)?;
     tracing::info!(config = %config.to_json()?, "starting");
+    descriptors::make_room(config.server.connections_max + config.realtime.sockets_max);
     runtime()?.block_on(async {
         // Before anybody is told that there is something to stop.
         let stop = stop_signal()?;

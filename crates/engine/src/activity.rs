@@ -18,7 +18,7 @@ use std::{
 
 use lru::LruCache;
 use parking_lot::Mutex;
-use tidewater_model::{ActorId, Cursor, LogEpoch, PartitionId};
+use tidewater_model::{ActorId, CommitSeq, Cursor, LogEpoch, PartitionId};
 use tidewater_store::{ActivityBatch, ClientKey, ClientRecord, Store, StoreError};
 
 /// Client records remembered; others cost one read when they come back.
@@ -41,6 +41,8 @@ struct State {
     known: LruCache<ClientKey, Option<ClientRecord>>,
     touches: BTreeMap<PartitionId, i64>,
     pending: BTreeMap<ClientKey, (LogEpoch, ClientRecord)>,
+    /// Of clients whose records are not remembered.
+    acks: BTreeMap<ClientKey, Ack>,
     /// Taken out of `pending` and not yet written.
     in_flight: BTreeMap<ClientKey, ClientRecord>,
     /// Those of `pending` and `in_flight` that the database has no record of at all.
@@ -53,6 +55,7 @@ impl Default for Activity {
             known: LruCache::new(CLIENTS_MAX),
             touches: BTreeMap::new(),
             pending: BTreeMap::new(),
+            acks: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             unbound: BTreeSet::new(),
         };
@@ -120,6 +123,52 @@ impl Activity {
         !self.state.lock().unbound.contains(key)
     }
 
+    /// Raises the cursor of a client's record, if it has one that belongs to this actor; it is
+    /// written with the next batch. A record that is not remembered is read then. With too much
+    /// waiting it stays lower, which only keeps history for longer.
+    pub(crate) fn ack_client(
+        &self,
+        key: ClientKey,
+        epoch: LogEpoch,
+        actor: &ActorId,
+        seq: CommitSeq,
+        now_ms: i64,
+    ) {
+        let ack = Ack {
+            epoch,
+            actor: actor.clone(),
+            seq,
+            at_ms: now_ms,
+        };
+        let mut state = self.state.lock();
+        let is_new = !state.pending.contains_key(&key) && !state.acks.contains_key(&key);
+        if is_new && state.pending.len() + state.acks.len() >= PENDING_MAX {
+            return;
+        }
+        state.ack(key, ack);
+    }
+
+    /// Lowers the cursor of a client's record to what the client has for certain, if the record
+    /// is remembered: it is, when it was written because of a round just now.
+    pub(crate) fn doubt_client(
+        &self,
+        key: ClientKey,
+        epoch: LogEpoch,
+        actor: &ActorId,
+        confirmed: Cursor,
+    ) {
+        let mut state = self.state.lock();
+        let Some(Some(mut record)) = state.find(&key) else {
+            return;
+        };
+        let is_same_log = state.pending.get(&key).is_none_or(|(of, _)| *of == epoch);
+        if is_same_log && record.actor == *actor && record.cursor > confirmed {
+            record.cursor = confirmed;
+            state.known.pop(&key);
+            state.pending.insert(key, (epoch, record));
+        }
+    }
+
     /// Learns that a commit has bound a client that had no record. Its round may fail all the
     /// same and then puts none, and nobody may take the client for a new one.
     pub(crate) fn learn_bound(&self, key: &ClientKey, actor: &ActorId, at_ms: i64) {
@@ -142,6 +191,7 @@ impl Activity {
     pub(crate) fn forget(&self, partition: &PartitionId) {
         let mut state = self.state.lock();
         state.pending.retain(|key, _| key.partition != *partition);
+        state.acks.retain(|key, _| key.partition != *partition);
         state.in_flight.retain(|key, _| key.partition != *partition);
         state.unbound.retain(|key| key.partition != *partition);
         let known: Vec<ClientKey> = state
@@ -158,6 +208,7 @@ impl Activity {
     /// Writes everything gathered so far. After a failure it stays gathered.
     pub(crate) async fn flush(&self, store: &dyn Store) -> Result<(), StoreError> {
         let _flushing = self.flushing.lock().await;
+        self.place_acks(store).await?;
         let Some(batch) = self.state.lock().take() else {
             return Ok(());
         };
@@ -169,9 +220,85 @@ impl Activity {
         }
         written
     }
+
+    /// Reads the records that were acknowledged for and are not remembered.
+    async fn place_acks(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let acks = std::mem::take(&mut self.state.lock().acks);
+        let mut acks = acks.into_iter();
+        while let Some((key, ack)) = acks.next() {
+            let read = store.find_client(&key.partition, &key.client).await;
+            let mut state = self.state.lock();
+            match read {
+                Ok(read) => {
+                    if state.find(&key).is_none() {
+                        // Whether or not it is small: it is written now, and let go after.
+                        state.known.put(key.clone(), read);
+                    }
+                    state.ack(key, ack);
+                }
+                Err(error) => {
+                    for (key, ack) in std::iter::once((key, ack)).chain(acks) {
+                        state.ack(key, ack);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Somebody has applied everything up to a place.
+#[derive(Clone, Debug)]
+struct Ack {
+    epoch: LogEpoch,
+    actor: ActorId,
+    seq: CommitSeq,
+    at_ms: i64,
+}
+
+impl Ack {
+    /// Whether the record changes by it.
+    fn raise(&self, record: &mut ClientRecord) -> bool {
+        let is_news = record.actor == self.actor && record.cursor < Cursor::At(self.seq);
+        if is_news {
+            record.cursor = Cursor::At(self.seq);
+            record.updated_at_ms = record.updated_at_ms.max(self.at_ms);
+        }
+        is_news
+    }
 }
 
 impl State {
+    fn ack(&mut self, key: ClientKey, ack: Ack) {
+        if let Some((epoch, record)) = self.pending.get_mut(&key) {
+            if *epoch == ack.epoch {
+                ack.raise(record);
+            }
+            return;
+        }
+        let known = match self.in_flight.get(&key) {
+            Some(record) => Some(Some(record)),
+            None => self.known.peek(&key).map(Option::as_ref),
+        };
+        match known {
+            Some(Some(record)) => {
+                let mut record = record.clone();
+                if ack.raise(&mut record) {
+                    self.known.pop(&key);
+                    self.pending.insert(key, (ack.epoch, record));
+                }
+            }
+            Some(None) => {}
+            None => {
+                let waiting = self.acks.entry(key).or_insert_with(|| ack.clone());
+                if waiting.epoch != ack.epoch || waiting.seq < ack.seq {
+                    *waiting = ack;
+                }
+            }
+        }
+    }
+
     fn find(&mut self, key: &ClientKey) -> Option<Option<ClientRecord>> {
         if let Some((_, record)) = self.pending.get(key) {
             return Some(Some(record.clone()));

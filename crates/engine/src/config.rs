@@ -4,6 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use tidewater_model::limits;
 
+use crate::HubConfig;
+
 /// Policy of the engine. Every default is fit for production.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -72,6 +74,8 @@ pub struct EngineConfig {
     pub outcome_age_ms: i64,
     /// How often outcomes that are too old are looked for.
     pub outcome_prune_interval: Duration,
+    /// Deltas, mailboxes, presence.
+    pub hub: HubConfig,
 }
 
 impl Default for EngineConfig {
@@ -103,6 +107,7 @@ impl Default for EngineConfig {
             retention: Retention::default(),
             outcome_age_ms: 90 * DAY_MS,
             outcome_prune_interval: Duration::from_secs(24 * 60 * 60),
+            hub: HubConfig::default(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tidewater_model::PartitionId;
+use tidewater_model::{ClientId, PartitionId};
 use tidewater_objects::{BlobUsage, SegmentStore};
 use tidewater_schema::Schema;
 use tidewater_store::{
@@ -14,7 +14,8 @@ use tokio::sync::broadcast;
 
 use crate::{
     BlobGrant, BlobUpload, BuildStats, Clock, CommitEvent, EngineConfig, Hooks, Identity, Ids,
-    Retention, RoundBody, RoundError, ScopeResolver, SegmentGrant, Swept, Transfers, UploadGrant,
+    Retention, RoundBody, RoundError, ScopeResolver, SegmentGrant, Session, Swept, Transfers,
+    UploadGrant,
     activity::Activity,
     blobs,
     builds::Builds,
@@ -24,6 +25,7 @@ use crate::{
         lane::Lanes,
         totals::{Counters, PushTotals},
     },
+    realtime::{self, Hub},
     retention, round, segments,
 };
 
@@ -60,6 +62,7 @@ pub struct Engine {
     pub(crate) commits: broadcast::Sender<CommitEvent>,
     pub(crate) push_totals: Counters,
     pub(crate) nodes: Nodes,
+    pub(crate) hub: Arc<Hub>,
     /// Whether any table declares a reference: most schemas pay nothing for them.
     pub(crate) has_references: bool,
 }
@@ -78,8 +81,15 @@ impl Engine {
             .tables()
             .iter()
             .any(|table| !table.references.is_empty());
+        let hub = Hub::new(
+            Arc::clone(&parts.store),
+            Arc::clone(&parts.schema),
+            Arc::clone(&parts.clock),
+            parts.config.hub.clone(),
+        );
         Ok(Arc::new(Self {
             has_references,
+            hub,
             builds: Builds::new(&parts.config),
             quota: blobs::Quota::default(),
             parts,
@@ -99,7 +109,16 @@ impl Engine {
         identity: Identity,
         request: Bytes,
     ) -> Result<RoundBody, RoundError> {
-        round::answer(self, identity, request).await
+        round::answer(self, identity, request, None).await
+    }
+
+    /// Opens a realtime connection of a client (§8.1).
+    pub async fn connect(
+        self: &Arc<Self>,
+        identity: Identity,
+        client: ClientId,
+    ) -> Result<Session, RoundError> {
+        realtime::connect(self, identity, client).await
     }
 
     /// Authorizes the download of a segment for the scopes it is asked for (§5.5).
@@ -188,9 +207,12 @@ impl Engine {
             .rotate_epoch(partition, &epoch, now_ms)
             .await?;
         self.partitions.set(PartitionState::from(&record));
+        // Also what was read again while the log was being replaced.
+        self.activity.forget(partition);
         self.nodes.tell(Signal::Registry {
             partition: partition.clone(),
         });
+        self.hub.restart(partition, &record.log_epoch, record.head);
         Ok(record)
     }
 
@@ -215,6 +237,7 @@ impl Engine {
     /// afterwards are refused with `sync.internal_error`, which clients retry.
     pub async fn close(&self) -> Result<(), StoreError> {
         self.lanes.close().await;
+        self.hub.settled().await;
         let flushed = self.flush_activity().await;
         self.nodes.leave().await;
         flushed

@@ -21,6 +21,7 @@ mod partition;
 mod ports;
 mod pull;
 mod push;
+mod realtime;
 mod retention;
 mod round;
 mod scope;
@@ -45,6 +46,7 @@ pub use ports::{
     Clock, Identity, Ids, RandomIds, ResolveError, ResolveRequest, ScopeResolver, SystemClock,
 };
 pub use push::totals::PushTotals;
+pub use realtime::{CloseReason, HubConfig, Outgoing, RealtimeStats, Session};
 pub use round::RoundBody;
 pub use segments::SegmentGrant;
 pub use transfers::{Transfers, UrlSource};

@@ -48,6 +48,20 @@ pub(crate) struct PullOutcome {
     pub(crate) cursor: Option<CommitSeq>,
     /// Every subscription of the request, in order.
     pub(crate) subscriptions: Vec<ClientSubscription>,
+    /// The sections that ended active and complete, in order.
+    pub(crate) complete: Vec<CompleteSection>,
+}
+
+/// A section after which its client has everything up to some place.
+pub(crate) struct CompleteSection {
+    pub(crate) id: ByteString,
+    pub(crate) table: TableIndex,
+    pub(crate) effective: ScopeFilter,
+    /// The cursor that the client was given.
+    pub(crate) next_cursor: CommitSeq,
+    /// Up to here the section brought every commit that its scopes see; the cursor may be lower,
+    /// because it need not follow a log that has nothing for it.
+    pub(crate) reached: CommitSeq,
 }
 
 /// A pull under way.
@@ -70,11 +84,20 @@ struct ActiveSection {
     effective: ScopeFilter,
 }
 
+/// How an active section ends.
+struct End {
+    next_cursor: CommitSeq,
+    reached: CommitSeq,
+    token: Option<String>,
+}
+
 /// A bootstrap section between two pages.
 struct Bootstrap {
     section: ActiveSection,
     scope_digest: String,
     pin: CommitSeq,
+    /// The pin at the start: between it and the head, nothing was written to the scope.
+    first_pin: CommitSeq,
     is_resumed: bool,
     has_begun: bool,
     progress: Progress,
@@ -97,6 +120,7 @@ impl PullRun {
             open: None,
             outcome: PullOutcome {
                 cursor: None,
+                complete: Vec::with_capacity(subscriptions.capacity()),
                 subscriptions,
             },
         }
@@ -183,6 +207,7 @@ impl PullRun {
             scope_digest: scope_digest(&section.effective),
             section,
             pin,
+            first_pin: pin,
             is_resumed,
             has_begun: false,
             progress: Progress::new(row_cursor, self.limits.pages),
@@ -265,7 +290,12 @@ impl PullRun {
                 next_cursor = window.last_commit_seq().unwrap_or(after);
             }
         }
-        self.put_active_end(section.subscription, next_cursor, None, out)
+        let end = End {
+            next_cursor,
+            reached: next_cursor,
+            token: None,
+        };
+        self.put_active_end(section, end, out)
     }
 
     /// The rows that the window deletes and that another subscription of the request now sees:
@@ -357,11 +387,15 @@ impl PullRun {
 
     fn put_active_end(
         &mut self,
-        subscription: Subscription,
-        next_cursor: CommitSeq,
-        token: Option<String>,
+        section: ActiveSection,
+        end: End,
         out: &mut BytesMut,
     ) -> Result<(), RoundError> {
+        let End {
+            next_cursor,
+            reached,
+            token,
+        } = end;
         let complete = token.is_none();
         let end = SubEnd {
             next_cursor: next_cursor.to_i64(),
@@ -370,7 +404,16 @@ impl PullRun {
         put(&self.context, ResponseFrame::SubEnd(end), out)?;
         let cursor = &mut self.outcome.cursor;
         *cursor = Some(cursor.map_or(next_cursor, |least| least.min(next_cursor)));
-        self.remember(subscription, complete);
+        if complete {
+            self.outcome.complete.push(CompleteSection {
+                id: section.subscription.id.clone(),
+                table: section.table,
+                effective: section.effective,
+                next_cursor,
+                reached,
+            });
+        }
+        self.remember(section.subscription, complete);
         Ok(())
     }
 

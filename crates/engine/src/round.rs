@@ -8,7 +8,7 @@
 //! have left, a failure travels inside the response as an ERROR frame.
 
 mod body;
-mod check;
+pub(crate) mod check;
 
 use std::sync::Arc;
 
@@ -28,7 +28,9 @@ use crate::{
     Engine, Identity, ResolveError, ResolveRequest, RoundError,
     partition::PartitionState,
     pull::{PullOutcome, PullRun},
-    push, scope,
+    push,
+    realtime::{self, Asker, Ticket},
+    scope,
 };
 
 /// What every part of a round needs to know.
@@ -44,6 +46,10 @@ pub(crate) struct RoundContext {
     pub(crate) head: CommitSeq,
     pub(crate) horizon: HorizonSeq,
     pub(crate) now_ms: i64,
+    /// Taken before the scopes were resolved.
+    pub(crate) ticket: Ticket,
+    /// The connection it came over, if it did.
+    pub(crate) asker: Option<Asker>,
 }
 
 impl RoundContext {
@@ -70,6 +76,7 @@ pub(crate) async fn answer(
     engine: &Arc<Engine>,
     identity: Identity,
     bytes: Bytes,
+    asker: Option<Asker>,
 ) -> Result<RoundBody, RoundError> {
     let request = Request::decode(&bytes)?.into_parts();
     let version = request.version;
@@ -90,6 +97,12 @@ pub(crate) async fn answer(
     let client = ClientId::new(request.header.client_id.as_ref());
     // Of the binding's span, which began before anybody knew.
     tracing::Span::current().record("client_id", client.as_str());
+    if asker.as_ref().is_some_and(|asker| asker.client != client) {
+        return Err(RoundError::new(
+            ErrorCode::InvalidClientId,
+            "the connection is of another client",
+        ));
+    }
     let key = ClientKey {
         partition: identity.partition.clone(),
         client: client.clone(),
@@ -106,6 +119,7 @@ pub(crate) async fn answer(
     if let Some(pull) = &request.pull {
         check::pull(engine.schema(), pull)?;
     }
+    let ticket = engine.hub.ticket();
     let allowed = resolve(engine, &identity, &client).await?;
 
     let context = RoundContext {
@@ -118,6 +132,8 @@ pub(crate) async fn answer(
         head: state.head,
         horizon: state.horizon,
         now_ms: engine.parts.clock.now_ms(),
+        ticket,
+        asker,
     };
     Box::pin(serve(context, request, record, allowed)).await
 }
@@ -275,7 +291,7 @@ impl Finish {
     }
 
     /// Replaces the client's record (§4.5). This is the only way its cursor may go down.
-    async fn record(self, outcome: Option<PullOutcome>) -> Result<(), RoundError> {
+    async fn record(self, mut outcome: Option<PullOutcome>) -> Result<(), RoundError> {
         let context = &self.context;
         let previous = self.record.as_ref();
         let previous_cursor = previous.map_or(Cursor::Never, |record| record.cursor);
@@ -292,10 +308,10 @@ impl Finish {
             _ => None,
         };
         let is_new = self.record.is_none();
-        let (cursor, subscriptions) = match outcome {
+        let (cursor, subscriptions) = match &mut outcome {
             Some(outcome) => (
                 outcome.cursor.map_or(previous_cursor, Cursor::At),
-                outcome.subscriptions,
+                std::mem::take(&mut outcome.subscriptions),
             ),
             None => (
                 previous_cursor,
@@ -321,6 +337,9 @@ impl Finish {
         );
         if must_write {
             engine.flush_activity().await?;
+        }
+        if let Some(outcome) = outcome {
+            realtime::pulled(context, outcome);
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ use tidewater_store::Store;
 use tidewater_wire::row::decode_row;
 
 pub(crate) use self::{
-    messages::{Answer, Ask, SeenPage, SeenSection, subscription},
+    messages::{Answer, Ask, SeenPage, SeenSection, collect, subscription},
     seed::{Write, full_row, note, secret, task},
     store::ProbedStore,
 };
@@ -215,7 +215,7 @@ impl TestServer {
         let version = ask.version();
         let request = ask.encode(&state.log_epoch, self.engine.schema().version());
         let body = self.engine.round(identity.clone(), request).await?;
-        let bytes = messages::collect(body).await;
+        let bytes = collect(body).await;
         let answer = Answer::decode(&bytes);
         assert_eq!(
             answer.version, version,

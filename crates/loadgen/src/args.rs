@@ -34,6 +34,14 @@ pub enum Scenario {
     Mixed(MixedArgs),
     /// Hold connections, send nothing, and read the server's memory and CPU time.
     Idle(PullArgs),
+    /// Push commits and see them arrive at sockets.
+    FanOut(FanOutArgs),
+    /// Hold sockets on which nothing happens: the server's memory for each.
+    Sockets(SocketArgs),
+    /// Lose all sockets at once, and have everybody back and caught up.
+    Reconnect(ReconnectArgs),
+    /// Push commits at sockets of which most are never read.
+    SlowReaders(SlowArgs),
     /// Push at a server that does nothing: what the generator itself costs.
     Floor(FloorArgs),
 }
@@ -291,6 +299,92 @@ pub struct MixedArgs {
     /// Weight of whole bootstraps.
     #[arg(long, default_value_t = 1)]
     pub bootstrap: u32,
+}
+
+/// Those who listen.
+#[derive(Clone, Debug, Parser)]
+pub struct ReceiverArgs {
+    /// Sockets. Each needs a file descriptor here and in the server; the limits of both are
+    /// raised as far as the system lets them, which `ulimit -Hn` shows.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub sockets: u32,
+    /// Everybody listens to every list, not to one of them.
+    #[arg(long)]
+    pub every_list: bool,
+    /// How long what is under way may take to arrive after the load.
+    #[arg(long, default_value = "20s", value_parser = humantime::parse_duration)]
+    pub patience: Duration,
+}
+
+/// `fan-out`
+#[derive(Clone, Debug, Parser)]
+pub struct FanOutArgs {
+    #[command(flatten)]
+    pub common: CommonArgs,
+    #[command(flatten)]
+    pub table: TableArgs,
+    #[command(flatten)]
+    pub fill: FillArgs,
+    #[command(flatten)]
+    pub shape: ShapeArgs,
+    #[command(flatten)]
+    pub receivers: ReceiverArgs,
+    /// Every delta is acknowledged, as published clients do.
+    #[arg(long)]
+    pub acknowledge: bool,
+}
+
+/// `sockets`
+#[derive(Clone, Debug, Parser)]
+pub struct SocketArgs {
+    #[command(flatten)]
+    pub common: CommonArgs,
+    #[command(flatten)]
+    pub table: TableArgs,
+    #[command(flatten)]
+    pub fill: FillArgs,
+    #[command(flatten)]
+    pub receivers: ReceiverArgs,
+}
+
+/// `reconnect`
+#[derive(Clone, Debug, Parser)]
+pub struct ReconnectArgs {
+    #[command(flatten)]
+    pub common: CommonArgs,
+    #[command(flatten)]
+    pub table: TableArgs,
+    #[command(flatten)]
+    pub fill: FillArgs,
+    #[command(flatten)]
+    pub receivers: ReceiverArgs,
+    /// A command for `sh -c` that stops the server while all are connected and returns when it
+    /// runs again. If it prints a number at the end, that is the new process. Absent: the sockets
+    /// are closed from this side.
+    #[arg(long, value_name = "COMMAND")]
+    pub restart: Option<String>,
+    /// A path that is asked for again and again while all come back, and must be answered 200
+    /// within a second.
+    #[arg(long, value_name = "PATH")]
+    pub health: Option<String>,
+}
+
+/// `slow-readers`
+#[derive(Clone, Debug, Parser)]
+pub struct SlowArgs {
+    #[command(flatten)]
+    pub common: CommonArgs,
+    #[command(flatten)]
+    pub table: TableArgs,
+    #[command(flatten)]
+    pub fill: FillArgs,
+    #[command(flatten)]
+    pub shape: ShapeArgs,
+    #[command(flatten)]
+    pub receivers: ReceiverArgs,
+    /// Sockets beside the others that are opened and never read.
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub stuck: u32,
 }
 
 /// `floor`

@@ -15,10 +15,13 @@ use tidewater_wire::{
 use crate::{
     error::RoundError,
     http1::{Connection, Fetched, Path, Reply},
-    round::{Round, check_results},
+    round::{Round, Section, check_results},
+    socket::Socket,
     verify::image::{Inspected, Inspector},
 };
 
+/// More is a server that turns in circles.
+const CATCH_UP_REQUESTS_MAX: u32 = 100_000;
 const CONTENT_TYPE: &str = "application/vnd.syncular.sync.v2";
 /// Id of the only subscription a client of ours has.
 pub(crate) const SUBSCRIPTION_ID: &str = "load";
@@ -142,6 +145,56 @@ impl Client {
         Ok(round)
     }
 
+    /// Pulls until there is nothing more, and keeps nothing; the pull holds the place afterwards.
+    /// That is all a server needs to see to send deltas from there on.
+    pub(crate) async fn catch_up(&mut self, pull: &mut Pull) -> Result<(), RoundError> {
+        for _ in 0..CATCH_UP_REQUESTS_MAX {
+            let round = self.round(Vec::new(), Some(pull)).await?;
+            if advance(pull, round.into_section(SUBSCRIPTION_ID)?) {
+                return Ok(());
+            }
+        }
+        Err(RoundError::unexpected("the log does not end"))
+    }
+
+    /// Closes the HTTP connection; the next request opens another.
+    pub(crate) fn hang_up(&mut self) {
+        self.connection.close();
+    }
+
+    /// Opens the realtime channel.
+    pub(crate) async fn open_socket(
+        &self,
+        receive_buffer: Option<u32>,
+    ) -> Result<Socket, RoundError> {
+        let identity = &self.identity;
+        let (target, timeout) = self.connection.target();
+        Socket::open(
+            target,
+            &identity.headers,
+            &identity.client_id,
+            timeout,
+            receive_buffer,
+        )
+        .await
+    }
+
+    /// One round over a socket.
+    pub(crate) async fn socket_round(
+        &self,
+        socket: &mut Socket,
+        pull: &Pull,
+    ) -> Result<Round, RoundError> {
+        let request = self.encode(Vec::new(), Some(pull))?;
+        let answer = socket.round(&request).await?;
+        self.parse(&answer)
+    }
+
+    /// The version that responses must have.
+    pub(crate) fn version(&self) -> WireVersion {
+        self.identity.version
+    }
+
     /// Fetches a segment as it travels (§5.5).
     pub(crate) async fn fetch_segment(
         &mut self,
@@ -202,6 +255,18 @@ impl Client {
             ),
         }
     }
+}
+
+/// Takes the end of a section; says whether that was all.
+pub(crate) fn advance(pull: &mut Pull, section: Section) -> bool {
+    let is_last = section.commits.is_empty() && section.segments.is_empty();
+    let subscription = &mut pull.subscriptions[0];
+    subscription.bootstrap_state = section.end.bootstrap_state;
+    if subscription.bootstrap_state.is_none() {
+        subscription.cursor = section.end.next_cursor;
+        return is_last;
+    }
+    false
 }
 
 /// A pull with one subscription.

@@ -47,6 +47,7 @@ pub(crate) struct Phase {
 /// What a phase measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
+    pub(crate) began: Instant,
     pub(crate) elapsed: Duration,
     pub(crate) tallies: BTreeMap<OperationKind, Tally>,
     pub(crate) errors: BTreeMap<String, u64>,
@@ -70,6 +71,7 @@ const OVERTIME_FACTOR: u32 = 2;
 /// What something cost, beside its time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Costs {
+    pub(crate) began: Instant,
     pub(crate) elapsed: Duration,
     /// The server before and after.
     pub(crate) server: Option<(Usage, Usage)>,
@@ -95,6 +97,7 @@ pub(crate) async fn with_costs<T>(
     let generator_after = Usage::read(std::process::id())?;
     let machine_after = machine_cpu()?;
     let costs = Costs {
+        began: started,
         elapsed,
         server: server_before.zip(server_after),
         generator_cpu: generator_after.cpu.saturating_sub(generator_before.cpu),
@@ -130,6 +133,7 @@ impl Measured {
     pub(crate) fn new(costs: Costs, recorder: Recorder, unsent: u64) -> Self {
         let (tallies, errors) = recorder.finish();
         Self {
+            began: costs.began,
             elapsed: costs.elapsed,
             tallies,
             errors,

@@ -59,6 +59,17 @@ impl Connection {
         }
     }
 
+    /// Closes it; the next exchange opens another.
+    pub(crate) fn close(&mut self) {
+        self.open = None;
+        self.output = Vec::new();
+    }
+
+    /// Where it goes, and how long an exchange may take.
+    pub(crate) fn target(&self) -> (&Target, Duration) {
+        (&self.target, self.timeout)
+    }
+
     /// Sends `POST` with `headers`, which are complete lines, and reads the reply.
     pub(crate) async fn post(
         &mut self,

@@ -12,6 +12,7 @@
 
 mod args;
 mod client;
+mod descriptors;
 mod drive;
 mod error;
 mod http1;
@@ -23,6 +24,7 @@ mod round;
 mod scenario;
 mod schedule;
 mod setup;
+mod socket;
 mod stub;
 mod table;
 mod target;
@@ -33,8 +35,9 @@ mod workload;
 use anyhow::Context;
 
 pub use args::{
-    Args, BootstrapArgs, CommonArgs, FillArgs, FloorArgs, Lane, MixedArgs, PullArgs, PushArgs,
-    Scenario, ShapeArgs, StormArgs, TableArgs, Update, WindowArgs,
+    Args, BootstrapArgs, CommonArgs, FanOutArgs, FillArgs, FloorArgs, Lane, MixedArgs, PullArgs,
+    PushArgs, ReceiverArgs, ReconnectArgs, Scenario, ShapeArgs, SlowArgs, SocketArgs, StormArgs,
+    TableArgs, Update, WindowArgs,
 };
 pub use measure::OperationKind;
 pub use report::{

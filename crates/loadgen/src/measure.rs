@@ -23,6 +23,10 @@ pub enum OperationKind {
     Pull,
     /// All requests of a whole bootstrap.
     Bootstrap,
+    /// From the push of a commit to its arrival at one socket.
+    Delta,
+    /// From the loss of a socket to being caught up on a new one.
+    Reconnect,
 }
 
 /// One operation that succeeded.
@@ -49,7 +53,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             latency_us: Histogram::new_with_bounds(1, LATENCY_US_MAX, 3)
                 .expect("the bounds are constants that the histogram takes"),
@@ -63,7 +67,7 @@ impl Tally {
         self.latency_us.len()
     }
 
-    fn record(&mut self, done: Done, latency: Duration) {
+    pub(crate) fn record(&mut self, done: Done, latency: Duration) {
         let us = u64::try_from(latency.as_micros()).unwrap_or(LATENCY_US_MAX);
         self.latency_us.saturating_record(us.max(1));
         self.commits += done.commits;

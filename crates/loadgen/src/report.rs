@@ -287,6 +287,6 @@ fn us_per(cpu: Duration, count: u64) -> Option<f64> {
     clippy::as_conversions,
     reason = "figures for people; 53 bits are plenty"
 )]
-fn to_f64(count: u64) -> f64 {
+pub(crate) fn to_f64(count: u64) -> f64 {
     count as f64
 }

@@ -1,11 +1,17 @@
 //! The scenarios: what is prepared, who works, what is checked afterwards.
 
 mod bootstrap;
+mod fan_out;
 mod floor;
+mod health;
 mod idle;
 mod mixed;
 mod pull;
 mod push;
+mod receiver;
+mod reconnect;
+mod slow;
+mod sockets;
 mod storm;
 #[cfg(test)]
 mod tests;
@@ -42,6 +48,10 @@ pub(crate) async fn run(scenario: Scenario) -> anyhow::Result<Report> {
         Scenario::Storm(args) => (storm::run(&args).await?, args.common.json),
         Scenario::Mixed(args) => (mixed::run(&args).await?, args.common.json),
         Scenario::Idle(args) => (idle::run(&args).await?, args.common.json),
+        Scenario::FanOut(args) => (fan_out::run(&args).await?, args.common.json),
+        Scenario::Sockets(args) => (sockets::run(&args).await?, args.common.json),
+        Scenario::Reconnect(args) => (reconnect::run(&args).await?, args.common.json),
+        Scenario::SlowReaders(args) => (slow::run(&args).await?, args.common.json),
         Scenario::Floor(args) => (floor::run(&args).await?, args.json),
     };
     Ok(Report::Run {
@@ -72,6 +82,17 @@ async fn load<W: Worker>(setup: &Setup, workers: Vec<W>) -> anyhow::Result<(Vec<
         process::reset_peak(pid)?;
     }
     run_phase(workers, setup.measured()).await
+}
+
+/// One commit in each partition, outside of any measurement.
+async fn load_one(setup: &Setup) -> anyhow::Result<Vec<fan_out::Timed>> {
+    let mut pushers = Vec::new();
+    for client in 0..setup.common.partitions {
+        let mut pusher = fan_out::Timed::start(setup, client, 1).await?;
+        pusher.operation().await?;
+        pushers.push(pusher);
+    }
+    Ok(pushers)
 }
 
 /// Acknowledged commits of each partition.

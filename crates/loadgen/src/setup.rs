@@ -125,10 +125,12 @@ impl Setup {
             schema_version: self.workload.table.schema_version,
             accept_encoding: self.common.accept_encoding.clone(),
         };
-        Client::new(
-            identity,
-            Connection::new(self.target.clone(), self.common.timeout),
-        )
+        Client::new(identity, self.connection(self.common.timeout))
+    }
+
+    /// A connection to the server, not open yet.
+    pub(crate) fn connection(&self, timeout: Duration) -> Connection {
+        Connection::new(self.target.clone(), timeout)
     }
 
     /// The phase before anything is measured.

@@ -39,6 +39,8 @@ pub enum ProblemKind {
     BadSegment,
     /// A reply to a pull that is not what the log says it must be.
     WrongReply,
+    /// A health check that was not answered as it must be.
+    Unhealthy,
     /// The check could not be finished.
     Unfinished,
 }

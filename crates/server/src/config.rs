@@ -24,12 +24,43 @@ pub struct ServerConfig {
     pub body_timeout: Duration,
     /// Whether responses are compressed for clients that accept it.
     pub compress: bool,
-    /// Origins whose pages may use the server from a browser, beside its own.
+    /// Origins whose pages may use the server from a browser, sockets included, beside its own.
     pub allowed_origins: Vec<Origin>,
     /// How segments and blobs are sent and taken.
     pub transfers: TransferConfig,
     /// How [`crate::serve`] treats connections.
     pub connections: ConnectionConfig,
+    /// How sockets of the realtime channel are treated.
+    pub realtime: RealtimeConfig,
+}
+
+/// Limits of the realtime channel's sockets.
+#[derive(Clone, Debug)]
+pub struct RealtimeConfig {
+    /// Sockets of the process; more are refused with a hint, as with the limits below.
+    pub sockets_max: usize,
+    /// Sockets of one partition.
+    pub sockets_per_partition_max: usize,
+    /// Sockets of one actor.
+    pub sockets_per_actor_max: usize,
+    /// Sockets of one client. More than one, because a client that lost its connection comes
+    /// back before the server knows.
+    pub sockets_per_client_max: usize,
+    /// The cookie that holds a bearer token, for pages of the server's own site.
+    pub token_cookie: Option<String>,
+    /// How long a ticket for one upgrade is good.
+    pub ticket_lifetime: Duration,
+    /// How often a socket says that it is there and asks whether the peer is.
+    pub heartbeat: Duration,
+    /// A peer from which nothing came for this long is gone.
+    pub idle_timeout: Duration,
+    /// A peer that takes less than [`PROGRESS_BYTES_MIN`] of what waits for it in this time, or
+    /// does not take the rest of it, is cut off.
+    pub write_timeout: Duration,
+    /// After this the client has to show its credentials again.
+    pub age_max: Duration,
+    /// Over which time the sockets are told to come back at shutdown, if there are many.
+    pub drain_spread: Duration,
 }
 
 /// Limits of downloads and uploads.
@@ -78,6 +109,26 @@ impl Default for ServerConfig {
             allowed_origins: Vec::new(),
             transfers: TransferConfig::default(),
             connections: ConnectionConfig::default(),
+            realtime: RealtimeConfig::default(),
+        }
+    }
+}
+
+impl Default for RealtimeConfig {
+    fn default() -> Self {
+        Self {
+            sockets_max: 10_000,
+            sockets_per_partition_max: 10_000,
+            sockets_per_actor_max: 256,
+            sockets_per_client_max: 4,
+            token_cookie: None,
+            ticket_lifetime: Duration::from_secs(30),
+            // Clients give a server up that is silent for two of them.
+            heartbeat: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(75),
+            write_timeout: Duration::from_secs(30),
+            age_max: Duration::from_secs(60 * 60),
+            drain_spread: Duration::from_secs(5),
         }
     }
 }

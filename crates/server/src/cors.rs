@@ -34,8 +34,14 @@ pub enum OriginError {
 }
 
 impl Origin {
-    fn is_any(&self) -> bool {
+    /// Whether it is every origin.
+    pub fn is_any(&self) -> bool {
         self.0 == "*"
+    }
+
+    /// Whether it is, or includes, what a browser says.
+    pub(crate) fn includes(&self, origin: &str) -> bool {
+        self.is_any() || self.0 == origin
     }
 
     fn to_header(&self) -> HeaderValue {

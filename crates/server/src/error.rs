@@ -81,7 +81,12 @@ impl ApiError {
 
     /// Too much at once.
     pub(crate) fn overloaded(message: &'static str) -> Self {
-        let mut error = Self::new(ErrorCode::RateLimited, message);
+        Self::limit(ErrorCode::RateLimited, message)
+    }
+
+    /// The same with a code of its own.
+    pub(crate) fn limit(code: ErrorCode, message: &'static str) -> Self {
+        let mut error = Self::new(code, message);
         error.details = Some(format!("{{\"retryAfterMs\":{OVERLOAD_RETRY_AFTER_MS}}}"));
         error
     }
@@ -193,6 +198,15 @@ impl IntoResponse for ApiError {
     }
 }
 
+/// A round too many, on a binding that answers in its own words.
+pub(crate) fn rounds_overloaded() -> RoundError {
+    let mut error = RoundError::new(ErrorCode::RateLimited, TOO_MANY_ROUNDS);
+    error.details = Some(format!("{{\"retryAfterMs\":{OVERLOAD_RETRY_AFTER_MS}}}"));
+    error
+}
+
+/// What a client is told whose round is one too many.
+pub(crate) const TOO_MANY_ROUNDS: &str = "the server answers too many rounds";
 /// When to come back to a server that is at one of its limits.
 const OVERLOAD_RETRY_AFTER_MS: u64 = 1_000;
 

@@ -9,6 +9,7 @@
 
 #![warn(missing_docs)]
 
+mod admin;
 mod auth;
 mod blobs;
 mod body;
@@ -23,7 +24,9 @@ mod encoding;
 mod error;
 mod health;
 mod quota;
+mod realtime;
 mod reply;
+mod round_log;
 mod router;
 mod scopes;
 mod secret;
@@ -40,7 +43,9 @@ pub use auth::{
     AuthError, Authenticator, AuthenticatorChain, BearerTokens, RequestHead, StaticToken,
     TokenError, TrustedHeader,
 };
-pub use config::{ConnectionConfig, PROGRESS_BYTES_MIN, ServerConfig, TransferConfig};
+pub use config::{
+    ConnectionConfig, PROGRESS_BYTES_MIN, RealtimeConfig, ServerConfig, TransferConfig,
+};
 pub use console::{Console, ConsoleAccess};
 pub use cors::{Origin, OriginError};
 pub use counts::TransferCounts;

@@ -17,7 +17,9 @@ use futures_util::FutureExt as _;
 use http::{HeaderValue, StatusCode, header};
 use tidewater_model::ErrorCode;
 
-use crate::{Server, blobs, console, cors, error::ApiError, health, segments, signed, sync};
+use crate::{
+    Server, admin, blobs, console, cors, error::ApiError, health, realtime, segments, signed, sync,
+};
 
 /// The routes of a server, to be served by [`crate::serve`] or mounted in another axum service.
 ///
@@ -43,8 +45,12 @@ pub fn router(server: Arc<Server>) -> Router {
         )
         .route("/health", only(get(health::health), "GET, HEAD"))
         .route("/ready", only(get(health::ready), "GET, HEAD"));
+    router = realtime::add_routes(router);
     router = cors::allow(router.fallback(unknown), &server.config.allowed_origins);
     // What is added from here on, no page of another origin can read.
+    if server.admin_token.is_some() {
+        router = admin::add_routes(router);
+    }
     if server.console.is_some() {
         router = console::add_routes(router);
     }

@@ -53,17 +53,22 @@ pub async fn serve(
 
     server.drain();
     let drain_timeout = server.config.connections.drain_timeout;
-    if tokio::time::timeout(drain_timeout, connections.finish())
-        .await
-        .is_err()
-    {
+    let finished = async {
+        connections.finish().await;
+        // After the connections, which can become sockets until they end.
+        server.realtime.finish().await;
+    };
+    if tokio::time::timeout(drain_timeout, finished).await.is_err() {
         tracing::warn!(
-            left = server.connections.used(),
+            connections = server.connections.used(),
+            sockets = server.realtime.sockets(),
             "requests were cut off at shutdown"
         );
     }
     // Whatever is left is cut off. Its writes are not: the engine ends those itself.
     connections.tasks.shutdown().await;
+    server.end();
+    server.realtime.finish().await;
     background.shutdown().await;
     server.engine.close().await
 }
@@ -156,7 +161,8 @@ async fn converse(
         request.extensions_mut().insert(ConnectInfo(peer));
         answer(&router, request)
     });
-    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let connection = http.serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection.with_upgrades());
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),
         _ = stop.changed() => None,

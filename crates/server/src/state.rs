@@ -1,14 +1,6 @@
 //! What the handlers of one server share.
 
-use std::{
-    fmt,
-    future::Future,
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{fmt, future::Future, net::SocketAddr, sync::Arc};
 
 use axum::{extract::ConnectInfo, http::request::Parts};
 use http::HeaderMap;
@@ -16,8 +8,8 @@ use tidewater_engine::{Engine, Identity};
 use tokio::sync::watch;
 
 use crate::{
-    AuthError, Authenticator, Console, RequestHead, ServerConfig, TransferCounts, encoding::Coding,
-    error::ApiError, quota::Quota, transfer::Transfers,
+    AuthError, Authenticator, Console, RequestHead, Secret, ServerConfig, TransferCounts,
+    encoding::Coding, error::ApiError, quota::Quota, realtime::Realtime, transfer::Transfers,
 };
 
 /// One engine behind HTTP: what [`crate::router`] and [`crate::serve`] work with.
@@ -25,13 +17,25 @@ pub struct Server {
     pub(crate) engine: Arc<Engine>,
     pub(crate) config: ServerConfig,
     pub(crate) console: Option<Arc<Console>>,
+    pub(crate) admin_token: Option<Secret>,
     pub(crate) connections: Arc<Quota>,
     pub(crate) rounds: Arc<Quota>,
     pub(crate) buffered_bytes: Arc<Quota>,
+    pub(crate) realtime: Realtime,
     pub(crate) transfers: Transfers,
     authenticator: Arc<dyn Authenticator>,
-    draining: AtomicBool,
-    drained: watch::Sender<bool>,
+    stage: watch::Sender<Stage>,
+}
+
+/// How far a server is on its way.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Stage {
+    /// It takes what comes.
+    Serving,
+    /// What was begun is to end.
+    Draining,
+    /// What has not ended is cut off.
+    Ended,
 }
 
 /// How much of each bounded amount is in use now.
@@ -43,6 +47,12 @@ pub struct Usage {
     pub rounds: usize,
     /// Bytes of request bodies.
     pub buffered_bytes: usize,
+    /// Open sockets of the realtime channel.
+    pub sockets: usize,
+    /// Sockets that were cut off because their peer did not read, up to now.
+    pub sockets_stuck: u64,
+    /// Sockets that were given up because their peer was gone, up to now.
+    pub sockets_dead: u64,
     /// Downloads whose last byte is not on its way yet.
     pub downloads: usize,
     /// Uploads that have not ended.
@@ -59,14 +69,15 @@ impl Server {
         Self {
             engine,
             console: None,
+            admin_token: None,
             connections: Quota::new(config.connections.connections_max),
             rounds: Quota::new(config.rounds_max),
             buffered_bytes: Quota::new(config.buffered_bytes_max),
+            realtime: Realtime::new(&config.realtime),
             transfers: Transfers::new(&config.transfers),
             config,
             authenticator,
-            draining: AtomicBool::new(false),
-            drained: watch::Sender::new(false),
+            stage: watch::Sender::new(Stage::Serving),
         }
     }
 
@@ -77,6 +88,13 @@ impl Server {
         self
     }
 
+    /// Adds the operator's routes, for whoever sends this token as `Authorization: Bearer`.
+    #[must_use]
+    pub fn with_admin_token(mut self, token: Secret) -> Self {
+        self.admin_token = Some(token);
+        self
+    }
+
     /// The engine.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
@@ -84,10 +102,14 @@ impl Server {
 
     /// How much of each bounded amount is in use now.
     pub fn usage(&self) -> Usage {
+        let (sockets_stuck, sockets_dead) = self.realtime.cut();
         Usage {
             connections: self.connections.used(),
             rounds: self.rounds.used(),
             buffered_bytes: self.buffered_bytes.used(),
+            sockets: self.realtime.sockets(),
+            sockets_stuck,
+            sockets_dead,
             downloads: self.transfers.downloads.used(),
             uploads: self.transfers.uploads.used(),
         }
@@ -98,22 +120,47 @@ impl Server {
         self.transfers.counts()
     }
 
-    /// From now on the server says that it is not ready, and endless responses end.
+    /// From now on the server says that it is not ready, endless responses end, and sockets are
+    /// told to come back elsewhere, one after the other.
     pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
-        self.drained.send_replace(true);
+        self.advance(Stage::Draining);
+    }
+
+    /// What has not ended by itself is cut off.
+    pub(crate) fn end(&self) {
+        self.advance(Stage::Ended);
+    }
+
+    /// Cuts every socket off and waits until it is gone. No new one is agreed to: this is how a
+    /// host that mounts [`crate::router`] ends what is left after [`Server::drain`].
+    pub async fn end_sockets(&self) {
+        self.end();
+        self.realtime.finish().await;
+    }
+
+    fn advance(&self, to: Stage) {
+        self.stage.send_if_modified(|stage| {
+            let is_later = *stage < to;
+            *stage = to.max(*stage);
+            is_later
+        });
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
+        *self.stage.borrow() >= Stage::Draining
+    }
+
+    /// How far the server is, now and later.
+    pub(crate) fn stages(&self) -> watch::Receiver<Stage> {
+        self.stage.subscribe()
     }
 
     /// Ends when the server begins to drain.
     pub(crate) fn drain_begun(&self) -> impl Future<Output = ()> + Send + 'static {
-        let mut drained = self.drained.subscribe();
+        let mut stages = self.stages();
         async move {
             // An error means that the server is gone, which ends things as well.
-            let _ = drained.wait_for(|drained| *drained).await;
+            let _ = stages.wait_for(|stage| *stage >= Stage::Draining).await;
         }
     }
 

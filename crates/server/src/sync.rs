@@ -11,7 +11,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Instant,
 };
 
 use axum::{
@@ -24,13 +23,14 @@ use futures_core::Stream;
 use http::{HeaderMap, HeaderValue, header};
 use tidewater_engine::RoundBody;
 use tidewater_model::limits;
-use tracing::{Instrument as _, Span};
+use tracing::Instrument as _;
 
 use crate::{
     Server, body,
     encoding::{Coding, Encoder, StreamBody},
-    error::ApiError,
+    error::{ApiError, TOO_MANY_ROUNDS},
     quota::Share,
+    round_log::RoundLog,
     router::guard,
 };
 
@@ -51,19 +51,13 @@ async fn answer(server: &Arc<Server>, request: Request) -> Result<Response, ApiE
     }
     // Before authentication: a refusal must cost next to nothing.
     let round = server.rounds.take(1);
-    let round = round.ok_or_else(|| ApiError::overloaded("the server answers too many rounds"))?;
+    let round = round.ok_or_else(|| ApiError::overloaded(TOO_MANY_ROUNDS))?;
     let identity = server.identify(&parts).await?;
     let buffered = body::read(server, &parts.headers, body).await?;
-    let span = tracing::info_span!(
-        target: "tidewater::round",
-        "round",
-        partition = %identity.partition,
-        client_id = tracing::field::Empty,
-    );
-    let log = RoundLog::begin(span, buffered.bytes.len());
+    let log = RoundLog::begin(&identity.partition, buffered.bytes.len());
     let answered = server.engine.round(identity, buffered.bytes);
     let answered = match &log {
-        Some(log) => answered.instrument(log.span.clone()).await,
+        Some(log) => answered.instrument(log.span().clone()).await,
         None => answered.await,
     };
     let rounds = match answered {
@@ -71,7 +65,7 @@ async fn answer(server: &Arc<Server>, request: Request) -> Result<Response, ApiE
         Err(error) => {
             let error = ApiError::from(error);
             if let Some(log) = log {
-                log.failed(&error);
+                log.failed(error.code());
             }
             return Err(error);
         }
@@ -176,47 +170,5 @@ impl Drop for RoundBytes {
         if let Some(log) = self.log.take() {
             log.abandoned(self.sent);
         }
-    }
-}
-
-/// What the one line about a round says. Exists only where that line is wanted.
-struct RoundLog {
-    span: Span,
-    received: usize,
-    begun: Instant,
-}
-
-impl RoundLog {
-    fn begin(span: Span, received: usize) -> Option<Self> {
-        (!span.is_disabled()).then(|| Self {
-            span,
-            received,
-            begun: Instant::now(),
-        })
-    }
-
-    fn finished(self, sent: usize) {
-        let (received, micros) = (self.received, self.micros());
-        self.span.in_scope(|| {
-            tracing::info!(target: "tidewater::round", received, sent, micros, "answered");
-        });
-    }
-
-    fn abandoned(self, sent: usize) {
-        let (received, micros) = (self.received, self.micros());
-        self.span.in_scope(|| {
-            tracing::info!(target: "tidewater::round", received, sent, micros, "client left");
-        });
-    }
-
-    fn failed(self, error: &ApiError) {
-        let (received, micros, code) = (self.received, self.micros(), error.code().as_str());
-        self.span.in_scope(|| {
-            tracing::info!(target: "tidewater::round", received, code, micros, "refused");
-        });
-    }
-
-    fn micros(&self) -> u64 {
-        u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 }

@@ -17,6 +17,7 @@ use http::{Method, StatusCode};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tidewater_engine::{Clock, Retention};
+use tidewater_wire::control::WakeReason;
 
 use crate::{Instance, ResolverMode, Rule, ScopeLists, TableRule, host::failure};
 
@@ -58,6 +59,7 @@ async fn look(instance: &Instance, action: &str, query: &str) -> Option<Result<V
         "head" => head(instance).await,
         "horizon" => horizon(instance).await,
         "epoch" => epoch(instance).await,
+        "realtime" => Ok(realtime(instance).await),
         "rows" => rows(instance, query).await,
         "transfers" => Ok(transfers(instance).await),
         _ => return None,
@@ -90,6 +92,9 @@ async fn act(instance: &Instance, action: &str, body: &[u8]) -> Option<Result<Va
             instance.blind_next_outcome();
             Ok(json!({}))
         }
+        "refresh-scopes" => refresh_scopes(instance, body).await,
+        "wake" => wake(instance, body).await,
+        "restart" => instance.restart().await.map(|()| json!({})),
         "backup" => instance.back_up().await.map(|()| json!({})),
         "restore" => restore(instance).await,
         "schema" => upgrade(instance, body).await,
@@ -134,6 +139,18 @@ struct Prune {
     min_retained_commits: Option<u64>,
 }
 
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RefreshScopes {
+    actor_id: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Wake {
+    reason: Option<String>,
+}
+
 #[derive(Deserialize)]
 struct Upgrade {
     schema: Value,
@@ -162,6 +179,36 @@ async fn horizon(instance: &Instance) -> Result<Value> {
 async fn epoch(instance: &Instance) -> Result<Value> {
     let epoch = instance.log_epoch().await?;
     Ok(json!({ "logEpoch": epoch.as_ref().map(|epoch| epoch.as_str()) }))
+}
+
+async fn realtime(instance: &Instance) -> Value {
+    let stats = instance.realtime().await;
+    json!({
+        "sessions": stats.sessions,
+        "suppressedSessions": stats.suppressed_sessions,
+        "queuedBytes": stats.queued_bytes,
+        "presenceDocuments": stats.presence_documents,
+        "deltas": stats.deltas,
+        "wakeUps": stats.wake_ups,
+    })
+}
+
+async fn refresh_scopes(instance: &Instance, body: &[u8]) -> Result<Value> {
+    let wish: RefreshScopes = read(body)?;
+    instance.refresh_scopes(wish.actor_id.as_deref()).await;
+    Ok(json!({}))
+}
+
+async fn wake(instance: &Instance, body: &[u8]) -> Result<Value> {
+    let wish: Wake = read(body)?;
+    let wanted = wish.reason.as_deref();
+    let wanted = wanted.unwrap_or(WakeReason::CatchupRequired.as_str());
+    let reason = WakeReason::ALL
+        .into_iter()
+        .find(|reason| reason.as_str() == wanted)
+        .ok_or_else(|| BadRequest(format!("there is no reason {wanted:?}")))?;
+    instance.wake(reason).await;
+    Ok(json!({}))
 }
 
 async fn rows(instance: &Instance, query: &str) -> Result<Value> {

@@ -195,10 +195,13 @@ async fn create(State(host): State<Arc<Host>>, body: Bytes) -> Response {
 }
 
 async fn remove(State(host): State<Arc<Host>>, Path(id): Path<String>) -> Response {
-    if host.delete(&id) {
-        return Json(json!({})).into_response();
-    }
-    unknown_instance()
+    let Some(instance) = host.find(&id) else {
+        return unknown_instance();
+    };
+    host.delete(&id);
+    // They would keep it alive.
+    instance.end_sockets().await;
+    Json(json!({})).into_response()
 }
 
 /// Everything below `/i/{id}`.

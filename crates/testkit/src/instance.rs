@@ -12,14 +12,15 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 use tidewater_engine::{
-    BuildStats, Clock, Engine, EngineParts, Hooks, Retention, Swept, Transfers, UrlSource,
+    BuildStats, Clock, Engine, EngineParts, Hooks, RealtimeStats, Retention, Swept, Transfers,
+    UrlSource,
 };
-use tidewater_model::{CommitSeq, HorizonSeq, LogEpoch, PartitionId, limits};
+use tidewater_model::{ActorId, CommitSeq, HorizonSeq, LogEpoch, PartitionId, limits};
 use tidewater_objects::{MemorySegments, SIGNED_URL_SECONDS_MAX, SigningKeys};
 use tidewater_schema::{Schema, TableIndex};
-use tidewater_server::{Server, TransferCounts, router};
+use tidewater_server::{Server, TransferCounts, Usage, router};
 use tidewater_store::{PartitionRecord, RowRef, TableScan};
-use tidewater_wire::row::decode_row;
+use tidewater_wire::{control::WakeReason, row::decode_row};
 use tokio::sync::RwLock;
 use tower::ServiceExt;
 
@@ -250,6 +251,36 @@ impl Instance {
         Arc::clone(&self.live.read().await.engine)
     }
 
+    /// What the server has in use now.
+    pub async fn usage(&self) -> Usage {
+        self.live.read().await.server.usage()
+    }
+
+    /// Where the hub stands.
+    pub async fn realtime(&self) -> RealtimeStats {
+        self.engine().await.realtime_stats()
+    }
+
+    /// Has the scopes of connected clients resolved anew, of one actor or of all (§8.4).
+    pub async fn refresh_scopes(&self, actor: Option<&str>) {
+        let actor = actor.map(ActorId::new);
+        let engine = self.engine().await;
+        engine
+            .refresh_scopes(self.partition(), actor.as_ref())
+            .await;
+    }
+
+    /// Tells every connected client to pull.
+    pub async fn wake(&self, reason: WakeReason) {
+        self.engine().await.wake(self.partition(), reason);
+    }
+
+    /// Ends every socket, and lets no new one be opened until the server is restarted.
+    pub async fn end_sockets(&self) {
+        let server = Arc::clone(&self.live.read().await.server);
+        server.end_sockets().await;
+    }
+
     /// The schema served now.
     pub async fn schema(&self) -> Arc<Schema> {
         Arc::clone(&self.live.read().await.schema)
@@ -372,6 +403,7 @@ impl Instance {
         change: impl FnOnce(&mut Database) -> Result<()> + Send + 'static,
     ) -> Result<Arc<Engine>> {
         let mut live = self.live.write().await;
+        live.server.end_sockets().await;
         self.surroundings.past.lock().add(&live);
         live.engine.close().await?;
         let database = Arc::clone(&live.database);

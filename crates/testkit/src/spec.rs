@@ -9,9 +9,9 @@ use std::{fs, io, path::Path, time::Duration};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
-use tidewater_engine::EngineConfig;
+use tidewater_engine::{EngineConfig, HubConfig};
 use tidewater_objects::SIGNED_URL_SECONDS_MAX;
-use tidewater_server::ServerConfig;
+use tidewater_server::{RealtimeConfig, ServerConfig};
 
 /// What an instance is made from. As JSON, members that are not named here are ignored.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -131,6 +131,18 @@ pub struct InstanceLimits {
     /// How long a published segment can be fetched.
     #[serde(alias = "segmentLifetimeMs")]
     pub segment_ttl_ms: Option<i64>,
+    /// Largest delta; a larger commit is pulled.
+    pub max_delta_bytes: Option<usize>,
+    /// Bytes that may wait for one socket.
+    pub max_mailbox_bytes: Option<usize>,
+    /// Largest presence document.
+    pub max_presence_bytes: Option<usize>,
+    /// How long a socket may take for what waits for it, in real time.
+    pub socket_write_timeout_ms: Option<u64>,
+    /// How often a socket asks whether its peer is there, in real time.
+    pub socket_heartbeat_ms: Option<u64>,
+    /// How long a socket's peer may say nothing, in real time.
+    pub socket_idle_timeout_ms: Option<u64>,
 }
 
 impl InstanceLimits {
@@ -150,6 +162,16 @@ impl InstanceLimits {
             blob_bytes_max: self.max_blob_bytes.unwrap_or(default.blob_bytes_max),
             blob_grace_ms: self.blob_grace_ms.unwrap_or(default.blob_grace_ms),
             image_builds_max: self.max_image_builds.unwrap_or(default.image_builds_max),
+            hub: HubConfig {
+                delta_bytes_max: self.max_delta_bytes.unwrap_or(default.hub.delta_bytes_max),
+                mailbox_bytes_max: self
+                    .max_mailbox_bytes
+                    .unwrap_or(default.hub.mailbox_bytes_max),
+                presence_bytes_max: self
+                    .max_presence_bytes
+                    .unwrap_or(default.hub.presence_bytes_max),
+                ..default.hub
+            },
             ..default
         }
     }
@@ -160,6 +182,20 @@ impl InstanceLimits {
             request_bytes_max: self
                 .max_request_body_bytes
                 .unwrap_or(default.request_bytes_max),
+            realtime: RealtimeConfig {
+                write_timeout: self
+                    .socket_write_timeout_ms
+                    .map_or(default.realtime.write_timeout, Duration::from_millis),
+                heartbeat: self
+                    .socket_heartbeat_ms
+                    .map_or(default.realtime.heartbeat, Duration::from_millis),
+                idle_timeout: self
+                    .socket_idle_timeout_ms
+                    .map_or(default.realtime.idle_timeout, Duration::from_millis),
+                // Everybody may be one actor, and there are as many clients as a test needs.
+                sockets_per_actor_max: default.realtime.sockets_max,
+                ..default.realtime
+            },
             ..default
         }
     }

@@ -145,7 +145,8 @@ pub enum ClientControl {
 pub struct ControlError(pub &'static str);
 
 impl WakeReason {
-    const ALL: [Self; 3] = [
+    /// Every reason.
+    pub const ALL: [Self; 3] = [
         Self::DeltaTooLarge,
         Self::CatchupRequired,
         Self::ResetRequired,

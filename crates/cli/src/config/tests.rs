@@ -203,7 +203,7 @@ fn origins_are_checked_where_they_are_written() {
         &[],
     )
     .unwrap();
-    let allowed = config.server.to_server().allowed_origins;
+    let allowed = config.server.to_server(&config.realtime).allowed_origins;
     assert_eq!(allowed, ["https://app.example.com".parse().unwrap()]);
     let name = "TIDEWATER_SERVER__CORS__ALLOWED_ORIGINS";
     let config = load("", &[(name, "[\"*\"]")]).unwrap();

@@ -1,6 +1,6 @@
 //! `tidewater load` drives the server that the same binary runs.
 
-use std::process::Output;
+use std::{path::Path, process::Output};
 
 use crate::process::{Running, file, run};
 
@@ -12,18 +12,22 @@ fn text(output: &Output, code: i32) -> String {
     text
 }
 
+/// A configuration for the printed schema, with `more` of it.
+fn config(folder: &Path, more: &str) -> String {
+    let schema = text(&run(&["load", "schema"], b""), 0);
+    file(folder, "schema.json", &schema);
+    let config = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[schema]\npath = \"schema.json\"\n\
+         [[auth.tokens]]\ntoken = \"actor-0\"\nactor = \"a\"\npartition = \"p\"\n\
+         [scopes.actors.\"*\"]\nlist_id = [\"*\"]\n{more}"
+    );
+    file(folder, "tidewater.toml", &config)
+}
+
 #[test]
 fn a_server_of_the_printed_schema_is_driven_and_checked() {
     let folder = tempfile::tempdir().unwrap();
-    let schema = text(&run(&["load", "schema"], b""), 0);
-    file(folder.path(), "schema.json", &schema);
-    let config = file(
-        folder.path(),
-        "tidewater.toml",
-        "[server]\nlisten = \"127.0.0.1:0\"\n[schema]\npath = \"schema.json\"\n\
-         [[auth.tokens]]\ntoken = \"actor-0\"\nactor = \"a\"\npartition = \"p\"\n\
-         [scopes.actors.\"*\"]\nlist_id = [\"*\"]\n",
-    );
+    let config = config(folder.path(), "");
     let mut server = Running::start(&["serve", "--config", &config], &[]);
     let url = server.url_from_log();
     let arguments = [
@@ -46,6 +50,30 @@ fn a_server_of_the_printed_schema_is_driven_and_checked() {
     // Nobody is there any more: that is no verdict on a server.
     let output = run(&arguments, b"");
     assert!(text(&output, 2).is_empty());
+}
+
+#[test]
+fn sockets_are_driven_and_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let liveness = "[realtime]\nheartbeat = \"500ms\"\nidle_timeout = \"3s\"\n";
+    let config = config(folder.path(), liveness);
+    let mut server = Running::start(&["serve", "--config", &config], &[]);
+    let url = server.url_from_log();
+    for scenario in [
+        "fan-out --sockets 5 --acknowledge --rate 50 --duration 1s",
+        "sockets --sockets 5 --duration 100ms",
+        "reconnect --sockets 5 --health /ready",
+        "slow-readers --sockets 2 --stuck 3 --rate 50 --duration 1s --patience 5s",
+    ] {
+        let mut arguments = vec!["load"];
+        arguments.extend(scenario.split(' '));
+        let common = "--rows 10 --clients 1 --actors 1 --warmup 100ms --url";
+        arguments.extend(common.split(' '));
+        arguments.push(&url);
+        let report = text(&run(&arguments, b""), 0);
+        assert!(report.contains("sockets"), "{report}");
+    }
+    assert_eq!(server.stop("-TERM"), Some(0));
 }
 
 #[test]

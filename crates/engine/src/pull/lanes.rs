@@ -10,7 +10,7 @@ use tidewater_store::ScopeSizeRequest;
 use tidewater_wire::{MediaType, ResponseFrame, SegmentRef, SubStatus};
 
 use super::{
-    Bootstrap, PullRun,
+    Bootstrap, End, PullRun,
     bootstrap::{self, Next, ResumeToken},
     gate, image,
     page::{self, Content, Page},
@@ -65,7 +65,18 @@ impl PullRun {
             }
             Next::Complete => None,
         };
-        self.put_active_end(bootstrap.section.subscription, bootstrap.pin, token, out)
+        // An image that others asked for may have an older pin than was chosen here.
+        let is_current = !bootstrap.is_resumed && bootstrap.pin >= bootstrap.first_pin;
+        let end = End {
+            next_cursor: bootstrap.pin,
+            reached: if is_current {
+                self.context.head
+            } else {
+                bootstrap.pin
+            },
+            token,
+        };
+        self.put_active_end(bootstrap.section, end, out)
     }
 
     async fn load(&self, bootstrap: &mut Bootstrap) -> Result<Delivery, RoundError> {

@@ -390,11 +390,18 @@ impl<'a> Group<'a> {
             self.engine.partitions.advance_head(partition, *head);
         }
         self.engine.push_totals.count(self.writes.len());
+        let found = unknown.take_durable(&self);
+        for write in found.iter().chain(&self.writes) {
+            self.engine.hub.announce(write);
+        }
+        for (partition, head) in &heads {
+            self.engine.hub.announce_head(partition, *head);
+        }
         for (write, client) in &self.bound {
             let actor = &self.writes[*write].actor;
             self.engine.activity.learn_bound(client, actor, self.now_ms);
         }
-        for write in unknown.take_durable(&self).iter().chain(&self.writes) {
+        for write in found.iter().chain(&self.writes) {
             let changed = write
                 .applied
                 .as_ref()

@@ -41,7 +41,7 @@ pub(super) fn epoch(request: &RequestParts, state: &PartitionState) -> Result<bo
 }
 
 /// Refuses a client id that is reserved, too long or someone else's.
-pub(super) fn client(
+pub(crate) fn client(
     identity: &Identity,
     client: &ClientId,
     record: Option<&ClientRecord>,

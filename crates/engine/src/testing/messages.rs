@@ -126,7 +126,7 @@ impl Ask {
         self
     }
 
-    pub(super) fn encode(self, live: &LogEpoch, schema_version: i32) -> Bytes {
+    pub(crate) fn encode(self, live: &LogEpoch, schema_version: i32) -> Bytes {
         let log_epoch = match self.epoch {
             _ if !self.version.has_epoch() => None,
             Epoch::Live => Some(live.as_str().into()),
@@ -244,7 +244,7 @@ impl Answer {
     }
 
     /// Reads a response that obeys the grammar; anything else panics.
-    pub(super) fn decode(bytes: &Bytes) -> Self {
+    pub(crate) fn decode(bytes: &Bytes) -> Self {
         let Response { version, frames } = Response::decode(bytes).unwrap();
         let mut answer = Self {
             version,
@@ -291,7 +291,7 @@ impl Answer {
 }
 
 /// All bytes of a response.
-pub(super) async fn collect(mut body: RoundBody) -> Bytes {
+pub(crate) async fn collect(mut body: RoundBody) -> Bytes {
     let mut bytes = BytesMut::new();
     while let Some(piece) = body.next().await {
         bytes.extend_from_slice(&piece);

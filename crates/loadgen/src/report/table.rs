@@ -75,6 +75,8 @@ fn write_operations(
         OperationKind::Push => "push",
         OperationKind::Pull => "pull",
         OperationKind::Bootstrap => "bootstrap",
+        OperationKind::Delta => "delta",
+        OperationKind::Reconnect => "reconnect",
     };
     writeln!(
         f,

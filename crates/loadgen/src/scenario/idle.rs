@@ -34,6 +34,7 @@ pub(super) async fn run(args: &PullArgs) -> anyhow::Result<RunReport> {
     let started = Instant::now();
     tokio::time::sleep(args.common.duration).await;
     let measured = Measured {
+        began: started,
         elapsed: started.elapsed(),
         tallies: Default::default(),
         errors: Default::default(),

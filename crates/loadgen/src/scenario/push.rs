@@ -68,12 +68,12 @@ pub(super) async fn run(args: &PushArgs) -> anyhow::Result<RunReport> {
 /// Pushes commits and remembers which were acknowledged.
 #[derive(Debug)]
 pub(super) struct Pusher {
-    number: u32,
+    pub(super) number: u32,
     client: Client,
     workload: Rc<Workload>,
     commits_per_request: u32,
     next_commit: u32,
-    acks: Vec<Ack>,
+    pub(super) acks: Vec<Ack>,
 }
 
 impl Pusher {

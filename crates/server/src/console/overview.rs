@@ -28,6 +28,7 @@ pub(crate) async fn read(server: &Server) -> Result<Value, StoreError> {
     }
     let usage = server.usage();
     let pushed = server.engine().push_totals();
+    let realtime = server.engine().realtime_stats();
     Ok(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "schemaVersion": server.engine().schema().version(),
@@ -36,6 +37,20 @@ pub(crate) async fn read(server: &Server) -> Result<Value, StoreError> {
             "connections": usage.connections,
             "rounds": usage.rounds,
             "bufferedBytes": usage.buffered_bytes,
+            "sockets": usage.sockets,
+            "downloads": usage.downloads,
+            "uploads": usage.uploads,
+        },
+        "realtime": {
+            "sessions": realtime.sessions,
+            "suppressedSessions": realtime.suppressed_sessions,
+            "roundsInFlight": realtime.rounds_in_flight,
+            "queuedBytes": realtime.queued_bytes,
+            "presenceDocuments": realtime.presence_documents,
+            "deltas": realtime.deltas,
+            "wakeUps": realtime.wake_ups,
+            "socketsStuck": usage.sockets_stuck,
+            "socketsDead": usage.sockets_dead,
         },
         "pushes": {
             "transactions": pushed.transactions,

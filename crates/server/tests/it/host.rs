@@ -56,6 +56,7 @@ pub(crate) struct Host {
 pub(crate) struct Setup {
     pub(crate) config: ServerConfig,
     pub(crate) console: Option<ConsoleAccess>,
+    pub(crate) admin_token: Option<&'static str>,
     pub(crate) transfers: Transfers,
     pub(crate) engine: EngineConfig,
 }
@@ -78,6 +79,9 @@ impl Host {
         let mut server = Server::new(Arc::clone(&engine), authenticator(), setup.config);
         if let Some(access) = setup.console {
             server = server.with_console(Console::new(engine, access));
+        }
+        if let Some(token) = setup.admin_token {
+            server = server.with_admin_token(Secret::new(token));
         }
         let server = Arc::new(server);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -16,6 +16,8 @@ mod front;
 mod host;
 mod limits;
 mod messages;
+mod realtime;
 mod segments;
 mod shutdown;
+mod socket;
 mod store;

@@ -66,6 +66,12 @@ impl Device {
         .unwrap()
     }
 
+    /// Sends a request that is answered.
+    pub(crate) async fn post(&self, frames: Vec<RequestFrame>) {
+        let reply = post(self.address, &[], &self.request(frames)).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+
     /// Pushes notes in one commit.
     pub(crate) async fn push(&self, commit: &str, notes: &[(&str, &str, &str)]) -> PushOutcome {
         let reply = post(self.address, &[], &self.request(vec![push(commit, notes)])).await;
@@ -185,7 +191,14 @@ pub(crate) fn response(reply: &Reply) -> Response {
 /// What became of the first commit.
 #[track_caller]
 pub(crate) fn outcome(reply: &Reply) -> PushOutcome {
-    let response = response(reply);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    outcome_in(&reply.body)
+}
+
+/// What became of the commit that this answers.
+#[track_caller]
+pub(crate) fn outcome_in(response: &Bytes) -> PushOutcome {
+    let response = Response::decode(response).unwrap();
     let found = response.frames.iter().find_map(|frame| match frame {
         ResponseFrame::PushResult(result) => Some(result.outcome),
         _ => None,

@@ -42,7 +42,7 @@ fn reopen(world: &World, path: &str, wire: Option<Wire>) -> Replica {
         SyncClient::open_path("client-bob".to_owned(), &world.schema, limits(), path).unwrap();
     Replica {
         client,
-        wire: wire.unwrap_or_else(|| Wire::new(&world.url, "bob")),
+        wire: wire.unwrap_or_else(|| Wire::new(&world.url, "bob", "client-bob")),
     }
 }
 

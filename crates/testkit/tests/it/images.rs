@@ -26,10 +26,10 @@ fn device(world: &World, name: &str) -> Replica {
         ..ClientLimits::default()
     };
     let id = format!("client-{name}");
-    let client = SyncClient::new(id, &world.schema, limits).unwrap();
+    let client = SyncClient::new(id.clone(), &world.schema, limits).unwrap();
     let mut replica = Replica {
         client,
-        wire: Wire::new(&world.url, "bob"),
+        wire: Wire::new(&world.url, "bob", &id),
     };
     replica.subscribe("s1", "notes", &[("team_id", &["t1"])]);
     replica.good_round();

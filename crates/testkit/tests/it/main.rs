@@ -21,6 +21,7 @@ mod lanes;
 mod outbox;
 mod pruning;
 mod raw;
+mod realtime;
 mod restore;
 mod schema_floor;
 mod scopes;

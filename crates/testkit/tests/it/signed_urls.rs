@@ -50,10 +50,10 @@ fn device(world: &World, accept: u8) -> Replica {
         ..ClientLimits::default()
     };
     let id = format!("device-{accept}");
-    let client = syncular_client::SyncClient::new(id, &world.schema, limits).unwrap();
+    let client = syncular_client::SyncClient::new(id.clone(), &world.schema, limits).unwrap();
     let mut replica = Replica {
         client,
-        wire: Wire::with_urls(&world.url, "bob"),
+        wire: Wire::with_urls(&world.url, "bob", &id),
     };
     replica.subscribe("s1", "notes", &[("team_id", &["t1"])]);
     replica

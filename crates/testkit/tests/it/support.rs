@@ -1,18 +1,20 @@
 //! A server for one test, and the published client against it.
 
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 use serde_json::{Map, Value, json};
 use syncular_client::{
     BlobDownload, BlobUploadGrant, ClientLimits, Mutation, SegmentRequest, SyncClient, SyncOutcome,
-    SyncReport, Transport, TransportError, native_transport::HostTransport,
+    SyncReport, Transport, TransportError,
+    native_transport::{HostTransport, Inbound},
 };
 use tidewater_testkit::{
     Instance, InstanceCounts, InstanceSpec, RowView, ScopeLists, StoreKind, TestServer, schema,
     scopes,
 };
 
-/// Makes a test of each function for each store: `on_every_store!(it_converges, it_resumes)`.
+/// Makes a test of each function for each store, and for rounds over the realtime socket:
+/// `on_every_store!(it_converges, it_resumes)`.
 macro_rules! on_every_store {
     ($($name:ident),+ $(,)?) => {
         mod on_memory {
@@ -21,7 +23,35 @@ macro_rules! on_every_store {
         mod on_sqlite {
             $(#[test] fn $name() { super::$name(tidewater_testkit::StoreKind::Sqlite); })+
         }
+        mod over_the_socket {
+            $(#[test] fn $name() {
+                crate::support::over_the_socket();
+                super::$name(tidewater_testkit::StoreKind::Memory);
+            })+
+        }
     };
+}
+
+/// Makes a test of each function for each store, for what has nothing to do with bindings.
+macro_rules! on_each_database {
+    ($($name:ident),+ $(,)?) => {
+        mod on_memory {
+            $(#[test] fn $name() { super::$name(tidewater_testkit::StoreKind::Memory); })+
+        }
+        mod on_sqlite {
+            $(#[test] fn $name() { super::$name(tidewater_testkit::StoreKind::Sqlite); })+
+        }
+    };
+}
+
+thread_local! {
+    static OVER_THE_SOCKET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on the replicas of this test send their rounds over a socket. Nothing may depend on
+/// which it is (§1.1), so the tests do not know.
+pub(crate) fn over_the_socket() {
+    OVER_THE_SOCKET.set(true);
 }
 
 /// A server with one instance.
@@ -103,7 +133,7 @@ impl World {
         let client = SyncClient::new(client_id.to_owned(), &self.schema, limits).unwrap();
         Replica {
             client,
-            wire: Wire::new(&self.url, actor),
+            wire: Wire::new(&self.url, actor, client_id),
         }
     }
 }
@@ -240,9 +270,11 @@ pub(crate) fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-/// The client's own HTTP transport, with a cable that can be cut.
+/// The client's own transport, with a cable that can be cut.
 pub(crate) struct Wire {
     inner: HostTransport,
+    /// Whose socket takes the rounds.
+    socket: Option<String>,
     /// Rounds whose answer is lost after the server has given it.
     pub(crate) answers_to_lose: u32,
     /// Segment downloads that succeed before all fail.
@@ -257,11 +289,12 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    pub(crate) fn new(url: &str, actor: &str) -> Self {
+    pub(crate) fn new(url: &str, actor: &str, client_id: &str) -> Self {
         let authorization = format!("Bearer {actor}");
         let config = json!({ "baseUrl": url, "headers": { "authorization": authorization } });
         Self {
             inner: HostTransport::from_config(&config).unwrap(),
+            socket: OVER_THE_SOCKET.get().then(|| client_id.to_owned()),
             answers_to_lose: 0,
             downloads_left: None,
             downloads_to_spoil: 0,
@@ -273,9 +306,28 @@ impl Wire {
 }
 
 impl Wire {
+    /// One round over whichever binding this is.
+    fn round(&mut self, request: &[u8]) -> Result<Vec<u8>, TransportError> {
+        let Some(client_id) = &self.socket else {
+            return self.inner.sync(request);
+        };
+        self.inner.realtime_connect_for_client(client_id)?;
+        let answer = self.inner.realtime_sync(request);
+        let inbound = self.inner.take_inbound();
+        let was_lost = inbound
+            .iter()
+            .any(|inbound| matches!(inbound, Inbound::Disconnected(_)));
+        if answer.is_ok() || !was_lost {
+            return answer;
+        }
+        // The server was restarted since the last round: nobody was there to notice.
+        self.inner.realtime_connect_for_client(client_id)?;
+        self.inner.realtime_sync(request)
+    }
+
     /// A connection that fetches segments by signed URLs.
-    pub(crate) fn with_urls(url: &str, actor: &str) -> Self {
-        let mut wire = Self::new(url, actor);
+    pub(crate) fn with_urls(url: &str, actor: &str, client_id: &str) -> Self {
+        let mut wire = Self::new(url, actor, client_id);
         wire.inner.set_signed_urls(true);
         wire
     }
@@ -303,7 +355,7 @@ impl Transport for Wire {
     fn sync(&mut self, request: &[u8]) -> Result<Vec<u8>, TransportError> {
         self.rounds += 1;
         self.last_request = request.to_vec();
-        let answer = self.inner.sync(request)?;
+        let answer = self.round(request)?;
         if self.answers_to_lose > 0 {
             self.answers_to_lose -= 1;
             return Err(TransportError::new("transport.failed", "the cable was cut"));

@@ -183,3 +183,6 @@ fn put_section(
     };
     put_response_frame(&ResponseFrame::SubEnd(end), version, out)
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,7 @@
 
 mod delivery;
 mod holding;
+mod peers;
 mod rounds;
 
 use std::{
@@ -20,13 +21,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use bytestring::ByteString;
 use tidewater_model::{ActorId, ClientId, CommitSeq, Cursor, LogEpoch};
 use tidewater_schema::Schema;
 use tidewater_store::CommitWrite;
 use tidewater_wire::{
     WireVersion,
-    control::{Hello, PresenceError, ServerControl, WakeReason},
+    control::{Hello, ServerControl, WakeReason},
 };
 
 pub(crate) use self::{
@@ -37,7 +37,7 @@ use super::{
     HubConfig,
     deliver::{Flow, Wake},
     mailbox::{Gauges, Mailbox},
-    presence::{Fanout, Peer, Presence, PresenceLimits},
+    presence::{Peer, Presence, PresenceLimits},
     registrations::{Registration, RegistrationId, Registry},
     sequencer::Sequencer,
 };
@@ -394,78 +394,6 @@ impl Room {
         news.map(|seq| (epoch, seq))
     }
 
-    /// Publishes a document on a key, or withdraws it.
-    pub(crate) fn publish(
-        &mut self,
-        session: SessionId,
-        key: &str,
-        doc: Option<ByteString>,
-        now_ms: i64,
-    ) {
-        let Some(member) = self.members.get(&session) else {
-            return;
-        };
-        let peer = &member.peer;
-        let outcome = match doc {
-            Some(text) => self.presence.publish(key, session, peer, text, now_ms),
-            None => self.presence.withdraw(key, session, peer, now_ms),
-        };
-        match outcome {
-            Ok(fanout) => self.send(fanout),
-            Err(error) => {
-                let refusal = refusal(key, error, now_ms);
-                member.mailbox.post_text(refusal);
-            }
-        }
-    }
-
-    /// When a document that is held back is due.
-    pub(crate) fn next_due_ms(&self) -> Option<i64> {
-        self.presence.next_due_ms()
-    }
-
-    pub(crate) fn send_due(&mut self, now_ms: i64) {
-        let due = self.presence.take_due(now_ms);
-        self.send(due);
-    }
-
-    /// Takes what another node says about a document.
-    pub(crate) fn hear(&mut self, node: &Arc<str>, notice: &[u8], now_ms: i64) {
-        let fanout = self.presence.hear(node, notice, now_ms);
-        self.send(fanout);
-    }
-
-    pub(crate) fn lose_node(&mut self, node: &Arc<str>, now_ms: i64) {
-        let fanouts = self.presence.lose_node(node, now_ms);
-        self.send(fanouts);
-    }
-
-    /// From now on, other nodes are told of documents.
-    pub(crate) fn share_presence(&mut self) {
-        self.presence.share();
-    }
-
-    /// What other nodes are to be told, since the last time.
-    pub(crate) fn take_notices(&mut self) -> Vec<Bytes> {
-        std::mem::take(&mut self.notices)
-    }
-
-    /// All there is to tell another node.
-    pub(crate) fn notices(&self) -> Vec<Bytes> {
-        self.presence.notices()
-    }
-
-    fn send(&mut self, fanouts: impl IntoIterator<Item = Fanout>) {
-        for fanout in fanouts {
-            for receiver in &fanout.receivers {
-                if let Some(member) = self.members.get(receiver) {
-                    member.mailbox.post_text(fanout.text.clone());
-                }
-            }
-            self.notices.extend(fanout.notice);
-        }
-    }
-
     fn matching(&self, actor: Option<&ActorId>) -> Vec<SessionId> {
         let members = self.members.iter();
         members
@@ -502,15 +430,6 @@ impl Member {
             self.miss(covered, WakeReason::CatchupRequired, now_ms);
         }
     }
-}
-
-fn refusal(key: &str, error: PresenceError, now_ms: i64) -> Bytes {
-    let refusal = ServerControl::PresenceError {
-        scope_key: key.into(),
-        error,
-        timestamp: now_ms,
-    };
-    refusal.to_text().into()
 }
 
 #[cfg(test)]

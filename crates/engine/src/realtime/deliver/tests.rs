@@ -202,3 +202,48 @@ fn a_client_that_acknowledges_nothing_runs_out_of_room() {
     flow.ack(seq(9));
     assert!(flow.has_room(4));
 }
+
+#[test]
+fn a_client_that_sees_something_else_waits_for_a_pull_that_was_answered_later() {
+    let mut flow = current();
+    flow.hold(seq(7));
+    check(&flow, 8, Verdict::Missed);
+    assert_eq!(flow.ack(seq(7)), (Some(seq(7)), None));
+    assert!(flow.is_suppressed(), "that pull may be from before");
+    flow.ack(seq(8));
+    assert!(!flow.is_suppressed());
+    // Over the connection everything is in order.
+    let mut flow = current();
+    flow.hold(seq(7));
+    flow.round_started(false);
+    assert_eq!(flow.round_pulled(pulled(7, 7), seq(7)), None);
+    check(&flow, 8, Verdict::Deliverable);
+}
+
+#[test]
+fn one_wake_up_is_enough_until_the_client_says_something() {
+    let mut flow = current();
+    assert_eq!(flow.miss(seq(9)), Wake::Send);
+    assert_eq!(flow.miss(seq(10)), Wake::Amend);
+    // It has pulled beside the connection, and says what a snapshot was pinned at.
+    flow.ack(seq(6));
+    assert_eq!(flow.miss(seq(11)), Wake::Send);
+    assert_eq!(flow.miss(seq(12)), Wake::Amend);
+}
+
+#[test]
+fn a_pull_is_doubted_until_it_is_acknowledged() {
+    let mut flow = current();
+    assert_eq!(flow.doubt(), None);
+    flow.round_started(false);
+    assert_eq!(flow.doubt(), Some(Some(seq(5))), "its response may be lost");
+    flow.round_pulled(pulled(8, 8), seq(8));
+    assert_eq!(flow.doubt(), Some(Some(seq(5))));
+    flow.ack(seq(7));
+    assert_eq!(flow.doubt(), Some(Some(seq(7))));
+    flow.ack(seq(8));
+    assert_eq!(flow.doubt(), None);
+    flow.round_started(false);
+    flow.round_failed();
+    assert_eq!(flow.doubt(), None, "nothing was recorded");
+}

@@ -111,7 +111,9 @@ impl Room {
         {
             member.mailbox.drop_deltas();
             member.flow.hold(known);
-            member.miss(known, WakeReason::CatchupRequired, now_ms);
+            // A wake-up on its way was for something else: it may be answered with a pull that
+            // began before this.
+            member.wake(known, WakeReason::CatchupRequired, now_ms);
         }
     }
 

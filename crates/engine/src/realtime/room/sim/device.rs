@@ -19,7 +19,7 @@ use crate::{
     Outgoing,
     realtime::{
         mailbox::Mailbox,
-        room::{Admission, PulledRound, SessionId, Stale, Ticket},
+        room::{Admission, PulledRound, SessionId, Ticket},
     },
 };
 
@@ -154,9 +154,9 @@ impl Device {
             return;
         };
         let (epoch, head) = (server.epoch(), place(server.head));
-        match server.room.admit(link.session, admission, &epoch, head, 0) {
-            Ok(()) => link.loaded = None,
-            Err(Stale) => {}
+        let admitted = server.room.admit(link.session, admission, &epoch, head, 0);
+        if admitted.is_ok() {
+            link.loaded = None;
         }
     }
 

@@ -7,6 +7,7 @@
 //! Paths are relative to the folder of the file, so that a configuration means the same from
 //! wherever it is used.
 
+pub(crate) mod nats;
 pub(crate) mod objects;
 mod overrides;
 pub(crate) mod store;
@@ -26,6 +27,7 @@ use tidewater_rules::RulesConfig;
 use tidewater_server::{ConnectionConfig, IpNet, ScopeTable, Secret, ServerConfig, TransferConfig};
 
 use self::{
+    nats::NatsSection,
     objects::{BlobsSection, SegmentsSection, SignedUrlsSection},
     store::StoreSection,
 };
@@ -36,6 +38,8 @@ use self::{
 pub(crate) struct Config {
     pub(crate) server: ServerSection,
     pub(crate) store: StoreSection,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nats: Option<NatsSection>,
     pub(crate) schema: SchemaSection,
     pub(crate) auth: AuthSection,
     pub(crate) scopes: ScopesSection,
@@ -291,6 +295,9 @@ impl Config {
     pub(crate) fn resolve(&mut self, folder: &Path) {
         let within = |path: &mut Option<PathBuf>| *path = path.take().map(|path| folder.join(path));
         self.store.resolve(folder);
+        if let Some(nats) = &mut self.nats {
+            nats.resolve(folder);
+        }
         within(&mut self.schema.path);
         within(&mut self.auth.tokens_file);
         self.segments.resolve(folder, &self.store);

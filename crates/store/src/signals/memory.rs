@@ -127,7 +127,7 @@ mod tests {
         network.heal(b.node());
         let [a, b, c] = streams.each_mut().map(drain);
         let (resumed, interrupted) = (SignalEvent::Resumed, SignalEvent::Interrupted);
-        assert_eq!(a, [resumed.clone()]);
+        assert_eq!(a, std::slice::from_ref(&resumed));
         let anything = heard(Signal::Anything);
         assert_eq!(
             b,

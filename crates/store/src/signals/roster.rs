@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(roster.hear(&b, 500), Heard::New);
         assert_eq!(roster.hear(&b, 900), Heard::Known);
         assert!(roster.take_lost(1_000).is_empty());
-        assert_eq!(roster.take_lost(1_001), [a.clone()]);
+        assert_eq!(roster.take_lost(1_001), std::slice::from_ref(&a));
         assert!(roster.take_lost(1_001).is_empty());
         assert_eq!(roster.hear(&a, 1_100), Heard::New, "it is back");
         assert!(roster.remove(&b) && !roster.remove(&b));

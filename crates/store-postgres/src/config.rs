@@ -18,8 +18,8 @@ pub struct PostgresConfig {
     pub(crate) direct: Option<(tokio_postgres::Config, Trust)>,
     /// The most connections of this store, whatever happens, but for those of streams.
     pub connections_max: usize,
-    /// The most connections of streams, and so the most streams at a time. They are opened when
-    /// a stream is first asked for.
+    /// The most connections of streams, and so the most streams at a time. One is opened at
+    /// the start, the others when they are asked for.
     pub streams_max: usize,
     /// How long to wait for one of them.
     pub checkout_timeout: Duration,

@@ -26,7 +26,7 @@ use crate::{
     load::{self, RowQuestions},
     migrate, operator,
     params::{Param, Step},
-    partitions, prune,
+    partitions, pooler, prune,
     scan::scan_rows,
     side::{Side, SideConfig},
     signals::PostgresSignals,
@@ -158,6 +158,7 @@ impl PostgresStore {
 impl Store for PostgresStore {
     async fn prepare(&self, schema: &Arc<Schema>) -> Result<(), StoreError> {
         const DURING: &str = "prepare the database";
+        pooler::check(&self.pool, &self.streams).await?;
         let prepared = retried!(self.pool, DURING, link => migrate::prepare(&mut link, schema))?;
         if prepared.loses_commits {
             tracing::info!("synchronous_commit is off in the database and on for our commits");

@@ -13,8 +13,8 @@ use bytestring::ByteString;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
-    ActivityBatch, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite, Finished, Job,
-    IndexScan, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
+    ActivityBatch, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite, Finished,
+    IndexScan, Job, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
     ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
     RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, SqlQuery, SqlValue, Store,
     StoreError, StoredResult, StoredRow, TableScan, Violation, Window, WindowRequest, WriteLanes,

@@ -9,5 +9,10 @@ pub(crate) fn open() -> Arc<dyn Store> {
     Arc::new(MemoryStore::new())
 }
 
+/// Has time go on only where everybody waits for it.
+pub(crate) fn pause_time() {
+    tokio::time::pause();
+}
+
 /// Random histories to run.
 pub(crate) const CASES: u32 = 128;

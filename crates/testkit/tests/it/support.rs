@@ -21,6 +21,9 @@ macro_rules! on_every_store {
         mod on_sqlite {
             $(#[test] fn $name() { super::$name(tidewater_testkit::StoreKind::Sqlite); })+
         }
+        mod on_postgres {
+            $(#[test] fn $name() { super::$name(tidewater_testkit::StoreKind::Postgres); })+
+        }
     };
 }
 

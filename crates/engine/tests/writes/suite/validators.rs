@@ -397,8 +397,9 @@ mod failures {
         }
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn any_other_failure_rejects_its_own_commit_with_a_fixed_text() {
+        crate::home::pause_time();
         for whole in [false, true] {
             for fault in FAULTS {
                 let server = Arc::new(start(hooks(fault, whole)).await);
@@ -435,8 +436,9 @@ mod failures {
         }
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn the_deadline_is_each_validators_own() {
+        crate::home::pause_time();
         let slow = |hooks| {
             with_rows(hooks, "orders", |_, _| {
                 Box::pin(async {

@@ -18,7 +18,8 @@ use tidewater_server::{
 
 use crate::{
     config::{Config, TokenEntry, TrustedHeaderSection, bytes, milliseconds, store::StoreKind},
-    database, objects, schema,
+    database::{self, Opened},
+    objects, schema,
 };
 
 /// What a checked configuration asks for.
@@ -133,6 +134,9 @@ fn check_realtime(config: &Config) -> anyhow::Result<()> {
 /// Everything about segments, blobs and URLs that can be wrong without asking a bucket.
 fn check_objects(config: &Config) -> anyhow::Result<()> {
     config.store.check()?;
+    if let Some(nats) = &config.nats {
+        nats.check(&config.store)?;
+    }
     config.segments.check(&config.store)?;
     config.blobs.check(&config.store)?;
     config.signed_urls.check(&config.segments, &config.blobs)?;
@@ -269,7 +273,7 @@ impl Plan {
         let mut hooks = Hooks::default();
         self.rules.install(&mut hooks);
         // The database first: a server that is running has what is cleaned up here.
-        let store = database::open(config)?;
+        let Opened { store, signals } = database::open_for_nodes(config).await?;
         let scratch = objects::prepare_scratch(config)?;
         let parts = EngineParts {
             store,
@@ -281,11 +285,15 @@ impl Plan {
             ids: Arc::new(RandomIds),
             config: EngineConfig {
                 image_directory: scratch.clone(),
+                segments_are_shared: config.store.has_other_nodes(),
                 ..engine_config(config)
             },
             hooks,
         };
         let engine = Engine::open(parts).await.context("prepare the database")?;
+        if let Some(signals) = signals {
+            engine.join_nodes(signals);
+        }
         let mut server = Server::new(
             Arc::clone(&engine),
             self.authenticator,

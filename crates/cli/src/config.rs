@@ -7,6 +7,7 @@
 //! Paths are relative to the folder of the file, so that a configuration means the same from
 //! wherever it is used.
 
+pub(crate) mod nats;
 pub(crate) mod objects;
 mod overrides;
 mod realtime;
@@ -29,6 +30,7 @@ use tidewater_server::{
 };
 
 use self::{
+    nats::NatsSection,
     objects::{BlobsSection, SegmentsSection, SignedUrlsSection},
     store::StoreSection,
 };
@@ -42,6 +44,8 @@ pub(crate) struct Config {
     pub(crate) server: ServerSection,
     pub(crate) realtime: RealtimeSection,
     pub(crate) store: StoreSection,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nats: Option<NatsSection>,
     pub(crate) schema: SchemaSection,
     pub(crate) auth: AuthSection,
     pub(crate) scopes: ScopesSection,
@@ -308,6 +312,9 @@ impl Config {
     pub(crate) fn resolve(&mut self, folder: &Path) {
         let within = |path: &mut Option<PathBuf>| *path = path.take().map(|path| folder.join(path));
         self.store.resolve(folder);
+        if let Some(nats) = &mut self.nats {
+            nats.resolve(folder);
+        }
         within(&mut self.schema.path);
         within(&mut self.auth.tokens_file);
         self.segments.resolve(folder, &self.store);

@@ -4,13 +4,47 @@ use std::{path::Path, sync::Arc};
 
 use anyhow::{Context as _, bail, ensure};
 use tidewater_schema::Schema;
-use tidewater_store::{Store, memory::MemoryStore};
+use tidewater_store::{Store, memory::MemoryStore, signals::Signals};
 use tidewater_store_postgres::PostgresStore;
 use tidewater_store_sqlite::{SqliteConfig, SqliteStore};
 
 use crate::config::{Config, store::StoreKind};
 
-/// The database of a server.
+/// The database of a server, and what connects it with the other nodes.
+pub(crate) struct Opened {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) signals: Option<Arc<dyn Signals>>,
+}
+
+/// Opens the database of a server.
+pub(crate) async fn open_for_nodes(config: &Config) -> anyhow::Result<Opened> {
+    if config.store.kind() != StoreKind::Postgres || !config.store.has_other_nodes() {
+        let store = open(config)?;
+        return Ok(Opened {
+            store,
+            signals: None,
+        });
+    }
+    let postgres = open_postgres(config)?;
+    let signals = match &config.nats {
+        Some(nats) => nats.to_nats()?.open().await.context("nats")?,
+        None => postgres.signals()?,
+    };
+    Ok(Opened {
+        store: Arc::new(postgres),
+        signals: Some(signals),
+    })
+}
+
+fn open_postgres(config: &Config) -> anyhow::Result<PostgresStore> {
+    let streams_max = config.segments.image_builds_max;
+    let mut postgres = config.store.to_postgres(streams_max)?;
+    // They go one way or the other.
+    postgres.announces &= config.nats.is_none();
+    Ok(PostgresStore::new(postgres)?)
+}
+
+/// The database alone.
 pub(crate) fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     Ok(match config.store.kind() {
         StoreKind::Memory => Arc::new(MemoryStore::new()),
@@ -19,10 +53,7 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
             let path: &Path = &config.store.path;
             Arc::new(store.with_context(|| format!("open {}", path.display()))?)
         }
-        StoreKind::Postgres => {
-            let streams_max = config.segments.image_builds_max;
-            Arc::new(PostgresStore::new(config.store.to_postgres(streams_max)?)?)
-        }
+        StoreKind::Postgres => Arc::new(open_postgres(config)?),
     })
 }
 

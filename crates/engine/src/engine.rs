@@ -219,6 +219,8 @@ impl Engine {
     /// Shares the database with other nodes: hears of what they do, and tells them. It takes
     /// effect with [`Engine::run_maintenance`], and before anything is served.
     pub fn join_nodes(&self, signals: Arc<dyn Signals>) {
+        // Until it is known that signals arrive.
+        self.partitions.distrust();
         self.nodes.join(signals);
     }
 

@@ -11,6 +11,7 @@
 //! most once per beat, and a node that was silent for some beats has nobody present any more.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -18,7 +19,10 @@ use std::{
 use tidewater_model::{CommitSeq, PartitionId};
 use tidewater_store::signals::{NodeId, Roster, Signal, SignalEvent, Signals};
 use tokio::{
-    sync::broadcast::error::RecvError,
+    sync::broadcast::{
+        self,
+        error::{RecvError, TryRecvError},
+    },
     time::{Instant, MissedTickBehavior, interval},
 };
 
@@ -29,6 +33,9 @@ const BEAT: Duration = Duration::from_secs(5);
 
 /// A node that was silent for longer is lost.
 const SILENCE_MS: i64 = 16_000;
+
+/// Commits that are announced together.
+const COMMITS_TOGETHER_MAX: usize = 4_096;
 
 /// How often everything is looked at again, though no signal is known to be missing.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
@@ -83,7 +90,7 @@ pub(crate) async fn follow_forever(engine: &Engine) {
                 None => return,
             },
             commit = commits.recv() => match commit {
-                Ok(event) => signals.publish(announced(&event)),
+                Ok(event) => announce(&event, &mut commits, signals),
                 Err(RecvError::Lagged(_)) => signals.publish(Signal::Anything),
                 Err(RecvError::Closed) => return,
             },
@@ -93,10 +100,29 @@ pub(crate) async fn follow_forever(engine: &Engine) {
     }
 }
 
-fn announced(event: &CommitEvent) -> Signal {
-    Signal::Commits {
-        partition: event.partition().clone(),
-        up_to: event.commit_seq(),
+/// Tells the other nodes of a commit and of those that are there by now: of each partition once.
+fn announce(
+    first: &CommitEvent,
+    commits: &mut broadcast::Receiver<CommitEvent>,
+    signals: &Arc<dyn Signals>,
+) {
+    let mut newest = BTreeMap::new();
+    newest.insert(first.partition().clone(), first.commit_seq());
+    for _ in 0..COMMITS_TOGETHER_MAX {
+        let event = match commits.try_recv() {
+            Ok(event) => event,
+            Err(TryRecvError::Lagged(_)) => {
+                signals.publish(Signal::Anything);
+                continue;
+            }
+            Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+        };
+        let place = newest.entry(event.partition().clone());
+        let place = place.or_insert(CommitSeq::START);
+        *place = event.commit_seq().max(*place);
+    }
+    for (partition, up_to) in newest {
+        signals.publish(Signal::Commits { partition, up_to });
     }
 }
 
@@ -168,6 +194,8 @@ impl<'a> Follower<'a> {
             let now_ms = self.now_ms();
             for node in self.roster.take_lost(now_ms) {
                 tracing::info!(%node, "another node is gone");
+                // It may have made a commit and not said so any more.
+                self.look_again();
             }
         }
         Signal::Alive {

@@ -48,10 +48,53 @@ halt() {
     "$bin/pg_ctl" -D "$folder/data" -m fast -w -t 60 stop >>"$folder/log" 2>&1
 }
 
+# Arguments: port, connections to each database, program.
+pooler() {
+    cat >"$folder/pooler-$1.ini" <<CONF
+[databases]
+* = host=$folder port=5432 user=postgres
+[pgbouncer]
+listen_addr =
+listen_port = $1
+unix_socket_dir = $folder
+auth_type = any
+pool_mode = transaction
+default_pool_size = $2
+max_client_conn = 200
+logfile = $folder/pooler-$1.log
+pidfile = $folder/pooler-$1.pid
+CONF
+    "$3" -d -q "$folder/pooler-$1.ini" >>"$folder/log" 2>&1 || fail "pgbouncer did not start"
+    poolers="$poolers $1"
+}
+poolers=
+halt_poolers() {
+    for port in $poolers; do
+        kill "$(cat "$folder/pooler-$port.pid")" 2>/dev/null
+    done
+}
+
 start
 echo "ok $folder"
-while read -r order; do
+while read -r order first second third; do
     case $order in
+    pooler) pooler "$first" "$second" "$third" ;;
+    encrypt)
+        # As its own: it insists on owning its key.
+        for file in server.pem server.key; do
+            cat "$folder/given-$file" >"$folder/$file"
+        done
+        cat >>"$folder/data/postgresql.conf" <<CONF
+listen_addresses = '$first'
+ssl = on
+ssl_cert_file = '$folder/server.pem'
+ssl_key_file = '$folder/server.key'
+CONF
+        echo "hostssl all all 127.0.0.0/8 trust" >"$folder/data/pg_hba.conf"
+        echo "local all all trust" >>"$folder/data/pg_hba.conf"
+        stop
+        start
+        ;;
     stop) stop ;;
     restart)
         stop
@@ -72,4 +115,5 @@ while read -r order; do
     esac
     echo "ok $order"
 done
+halt_poolers
 stop

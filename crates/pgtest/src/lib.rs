@@ -12,6 +12,7 @@
 //! Without PostgreSQL's programs tests fail and say what to install. They do not skip: a skip
 //! would hide that nothing was tested.
 
+mod pooler;
 mod programs;
 
 use std::{
@@ -24,6 +25,8 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
+
+pub use pooler::Pooler;
 
 /// What keeps the server: run by `sh` with the programs' folder as its first argument.
 const KEEPER: &str = include_str!("keeper.sh");
@@ -106,19 +109,18 @@ impl Server {
     ///
     /// When the server does not.
     pub fn database(&self) -> Database<'_> {
-        self.create("")
+        let database = self.name_a_database();
+        self.run("postgres", &format!("CREATE DATABASE {}", database.name));
+        database
     }
 
-    fn create(&self, rest: &str) -> Database<'_> {
+    fn name_a_database(&self) -> Database<'_> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let database = Database {
+        Database {
             server: self,
             name: format!("test_{number}"),
-        };
-        let sql = format!("CREATE DATABASE {} {rest}", database.name);
-        self.run("postgres", &sql);
-        database
+        }
     }
 
     /// Stops the server at once, as a crash does, and starts it again.
@@ -147,6 +149,28 @@ impl Server {
     /// When it does not come back.
     pub fn recover(&self) {
         self.order("recover");
+    }
+
+    /// Has the server listen on a loopback address of its own, too, encrypted with a certificate
+    /// and its key, and restarts it. Returns the address; the port is the usual one.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come back.
+    pub fn encrypt(&self, certificate: &str, key: &str) -> String {
+        let number = std::process::id();
+        let address = if cfg!(target_os = "linux") {
+            format!("127.{}.{}.7", 1 + number / 250 % 250, number % 250)
+        } else {
+            "127.0.0.1".to_owned()
+        };
+        for (name, file) in [("server.pem", certificate), ("server.key", key)] {
+            // The server may not be allowed to read them where they are.
+            let copied = std::fs::copy(file, format!("{}/given-{name}", self.folder));
+            copied.expect("a certificate or a key");
+        }
+        self.order(&format!("encrypt {address}"));
+        address
     }
 
     fn order(&self, order: &str) {
@@ -193,14 +217,16 @@ impl Server {
         text.trim_end_matches('\n').to_owned()
     }
 
-    fn disconnect(&self, database: &str) {
-        self.run(
-            "postgres",
-            &format!(
-                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity \
-                 WHERE datname = '{database}'"
-            ),
+    /// Copies a database, in which nobody can be meanwhile.
+    fn copy(&self, from: &str, to: &str) {
+        let sql = format!(
+            "ALTER DATABASE {from} ALLOW_CONNECTIONS false; \
+             SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity \
+             WHERE datname = '{from}'; \
+             CREATE DATABASE {to} TEMPLATE {from} STRATEGY file_copy; \
+             ALTER DATABASE {from} ALLOW_CONNECTIONS true"
         );
+        self.run("postgres", &sql);
     }
 
     /// Where a database is, as a URL.
@@ -252,9 +278,9 @@ impl<'s> Database<'s> {
     ///
     /// When it cannot be copied.
     pub fn copy(&self) -> Self {
-        self.server.disconnect(&self.name);
-        self.server
-            .create(&format!("TEMPLATE {} STRATEGY file_copy", self.name))
+        let copy = self.server.name_a_database();
+        self.server.copy(&self.name, &copy.name);
+        copy
     }
 
     /// Puts what is in another database in the place of this one. Connections to both are closed.
@@ -263,14 +289,9 @@ impl<'s> Database<'s> {
     ///
     /// When it cannot be copied.
     pub fn replace_with(&self, other: &Database<'_>) {
-        self.server.disconnect(&other.name);
-        let (name, other) = (&self.name, &other.name);
-        self.server
-            .run("postgres", &format!("DROP DATABASE {name} WITH (FORCE)"));
-        self.server.run(
-            "postgres",
-            &format!("CREATE DATABASE {name} TEMPLATE {other} STRATEGY file_copy"),
-        );
+        let drop = format!("DROP DATABASE {} WITH (FORCE)", self.name);
+        self.server.run("postgres", &drop);
+        self.server.copy(&other.name, &self.name);
     }
 
     /// Its URL.

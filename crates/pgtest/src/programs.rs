@@ -29,6 +29,20 @@ pub(crate) fn find() -> Result<PathBuf, String> {
         })
 }
 
+/// PgBouncer.
+pub(crate) fn find_pooler() -> Result<PathBuf, String> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
+    folders
+        .map(|folder| folder.join("pgbouncer"))
+        .find(|program| program.is_file())
+        .ok_or_else(|| {
+            "these tests need PgBouncer, and `pgbouncer` is not in the PATH: install the package \
+             `pgbouncer` (apt-get install pgbouncer)"
+                .to_owned()
+        })
+}
+
 fn candidates() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let path = env::var_os("PATH").unwrap_or_default();

@@ -18,8 +18,8 @@ pub struct PostgresConfig {
     pub(crate) direct: Option<(tokio_postgres::Config, Trust)>,
     /// The most connections of this store, whatever happens, but for those of streams.
     pub connections_max: usize,
-    /// The most connections of streams, and so the most streams at a time. They are opened when
-    /// a stream is first asked for.
+    /// The most connections of streams, and so the most streams at a time. One is opened at
+    /// the start, the others when they are asked for.
     pub streams_max: usize,
     /// How long to wait for one of them.
     pub checkout_timeout: Duration,
@@ -38,6 +38,11 @@ pub struct PostgresConfig {
     /// Whether commits are announced to the other nodes by the database itself. Turn it off where
     /// signals between nodes go another way.
     pub announces: bool,
+    /// Whether they are announced inside their transactions even by a node with signals, which
+    /// could do it directly afterwards. Then no commit goes without, whatever becomes of its
+    /// node; but the database lets transactions that notify commit one after the other, each
+    /// waiting for the disk alone.
+    pub announces_within: bool,
     /// How often to find out whether the one connection for signals and locks is there. It is
     /// beside `connections_max`, and opened when it is first needed.
     pub keepalive: Duration,
@@ -109,6 +114,7 @@ impl PostgresConfig {
             query_timeout: Duration::from_secs(3),
             prepared_statements: true,
             announces: true,
+            announces_within: false,
             keepalive: KEEPALIVE_DEFAULT,
             accept_restored: false,
             accept_new_timelines: false,

@@ -82,6 +82,12 @@ pub(crate) fn describe(error: &Error) -> String {
             let of: Vec<&str> = of.into_iter().flatten().collect();
             format!("SQLSTATE {} {}", server.code().code(), of.join(" "))
         }
+        // Found at the start, as a rule; a pooler may come between later.
+        Some(server) if *server.code() == SqlState::INVALID_SQL_STATEMENT_NAME => format!(
+            "{} (SQLSTATE 26000): a pooler loses prepared statements; set \
+             store.postgres.prepared_statements to false",
+            server.message()
+        ),
         Some(server) => format!("{} (SQLSTATE {})", server.message(), server.code().code()),
         None => {
             let source = std::error::Error::source(error);

@@ -36,6 +36,7 @@ mod migrate;
 mod operator;
 mod params;
 mod partitions;
+mod pooler;
 mod prune;
 mod query;
 mod rewrite;

@@ -118,6 +118,11 @@ impl Pool {
         })
     }
 
+    /// Whether statements are prepared.
+    pub(crate) fn prepares(&self) -> bool {
+        self.shared.prepared
+    }
+
     /// Has every write wait for the disk from now on, though the server's settings do not.
     pub(crate) fn ask_for_durability(&self) {
         self.shared.asks_durability.store(true, Ordering::Relaxed);

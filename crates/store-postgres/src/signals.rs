@@ -12,6 +12,8 @@ use crate::side::Side;
 pub(crate) struct PostgresSignals {
     pub(crate) node: NodeId,
     pub(crate) side: Arc<Side>,
+    /// Whether commits are announced this way, and not by their transactions.
+    pub(crate) announces: bool,
 }
 
 #[async_trait]
@@ -21,7 +23,8 @@ impl Signals for PostgresSignals {
     }
 
     fn publish(&self, signal: Signal) {
-        if matches!(signal, Signal::Commits { .. } | Signal::Registry { .. }) {
+        let is_commit = matches!(signal, Signal::Commits { .. } | Signal::Registry { .. });
+        if is_commit && !self.announces {
             // Their transactions have said so.
             return;
         }

@@ -1,6 +1,9 @@
 //! The store: sends each call to a connection of the pool.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
 
 use async_trait::async_trait;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
@@ -26,7 +29,7 @@ use crate::{
     load::{self, RowQuestions},
     migrate, operator,
     params::{Param, Step},
-    partitions, prune,
+    partitions, pooler, prune,
     scan::scan_rows,
     side::{Side, SideConfig},
     signals::PostgresSignals,
@@ -44,6 +47,8 @@ pub struct PostgresStore {
     streams: Pool,
     node: NodeId,
     side: OnceLock<Arc<Side>>,
+    /// Whether somebody tells the other nodes of our commits after they are made.
+    has_signals: AtomicBool,
 }
 
 impl PostgresStore {
@@ -58,6 +63,7 @@ impl PostgresStore {
             streams: Pool::new(&config, config.streams_max)?,
             node: fresh_node()?,
             side: OnceLock::new(),
+            has_signals: AtomicBool::new(false),
             layout: CurrentLayout::default(),
             lanes: Lanes::default(),
             config,
@@ -76,13 +82,20 @@ impl PostgresStore {
     /// Signals to and from the other nodes of this database, over one more connection, which is
     /// made in the background of the runtime that this is called in.
     ///
+    /// Until somebody has them, every transaction announces its commits itself. From then on
+    /// whoever has them is to publish what was committed, unless
+    /// [`PostgresConfig::announces_within`] says otherwise.
+    ///
     /// # Errors
     ///
     /// When the certificates to trust are not read.
     pub fn signals(&self) -> Result<Arc<dyn Signals>, StoreError> {
+        let side = Arc::clone(self.side()?);
+        self.has_signals.store(true, Ordering::Relaxed);
         Ok(Arc::new(PostgresSignals {
             node: self.node.clone(),
-            side: Arc::clone(self.side()?),
+            side,
+            announces: !self.config.announces_within,
         }))
     }
 
@@ -109,9 +122,11 @@ impl PostgresStore {
         }))
     }
 
-    /// Who announces commits, if anybody does.
+    /// Who announces commits inside their transactions, if anybody does.
     fn announcer(&self) -> Option<&NodeId> {
-        self.config.announces.then_some(&self.node)
+        let config = &self.config;
+        let is_said_later = self.has_signals.load(Ordering::Relaxed) && !config.announces_within;
+        (config.announces && !is_said_later).then_some(&self.node)
     }
 
     /// How often this store has waited for the database: every time it did not have an answer
@@ -158,6 +173,7 @@ impl PostgresStore {
 impl Store for PostgresStore {
     async fn prepare(&self, schema: &Arc<Schema>) -> Result<(), StoreError> {
         const DURING: &str = "prepare the database";
+        pooler::check(&self.pool, &self.streams).await?;
         let prepared = retried!(self.pool, DURING, link => migrate::prepare(&mut link, schema))?;
         if prepared.loses_commits {
             tracing::info!("synchronous_commit is off in the database and on for our commits");

@@ -14,7 +14,9 @@ use anyhow::{Context, Result};
 use rusqlite::{Connection, OpenFlags, backup};
 use serde::Deserialize;
 use tidewater_objects::{Backend, BackendLimits, BlobStore, MemoryBlobs, RemoteBlobs};
+use tidewater_pgtest::Server;
 use tidewater_store::{MemoryStore, Store};
+use tidewater_store_postgres::{PostgresConfig, PostgresStore};
 use tidewater_store_sqlite::{SqliteConfig, SqliteStore};
 
 /// Which database an instance lives on.
@@ -26,12 +28,21 @@ pub enum StoreKind {
     Memory,
     /// A SQLite file.
     Sqlite,
+    /// A database of a PostgreSQL server that this process starts when it first needs it.
+    Postgres,
 }
 
 /// One open database.
 pub(crate) enum Database {
     Memory(MemoryStore),
     Sqlite(SqliteFile),
+    Postgres(PostgresDatabase),
+}
+
+/// A database on PostgreSQL, dropped with this.
+pub(crate) struct PostgresDatabase {
+    store: Arc<PostgresStore>,
+    database: tidewater_pgtest::Database<'static>,
 }
 
 /// A SQLite database in a folder of its own.
@@ -44,6 +55,7 @@ pub(crate) struct SqliteFile {
 pub(crate) enum Backup {
     Memory(MemoryStore),
     Sqlite(PathBuf),
+    Postgres(tidewater_pgtest::Database<'static>),
 }
 
 /// Where the files of an instance are.
@@ -79,6 +91,13 @@ impl Database {
                 };
                 Ok(Self::Sqlite(SqliteFile::open(Arc::new(folder))?))
             }
+            StoreKind::Postgres => {
+                let database = Server::shared().database();
+                Ok(Self::Postgres(PostgresDatabase {
+                    store: open_postgres(&database)?,
+                    database,
+                }))
+            }
         }
     }
 
@@ -86,13 +105,15 @@ impl Database {
         match self {
             Self::Memory(store) => Arc::new(store.clone()),
             Self::Sqlite(file) => Arc::<SqliteStore>::clone(&file.store),
+            Self::Postgres(postgres) => Arc::<PostgresStore>::clone(&postgres.store),
         }
     }
 
     /// Blobs beside the database.
     pub(crate) fn open_blobs(&self, bytes_max: u64) -> Result<Arc<dyn BlobStore>> {
         Ok(match self {
-            Self::Memory(_) => Arc::new(MemoryBlobs::new(bytes_max)),
+            // Memory here outlives a restart of the server, as a bucket does.
+            Self::Memory(_) | Self::Postgres(_) => Arc::new(MemoryBlobs::new(bytes_max)),
             Self::Sqlite(file) => {
                 let folder = file.folder.path().join("blobs");
                 let backend = Backend::directory(&folder, true, BackendLimits::default())?;
@@ -110,6 +131,7 @@ impl Database {
                 copy(&file.folder.database(), &path).context("back the database up")?;
                 Ok(Backup::Sqlite(path))
             }
+            Self::Postgres(postgres) => Ok(Backup::Postgres(postgres.database.copy())),
         }
     }
 
@@ -122,6 +144,11 @@ impl Database {
                 copy(backup, &file.folder.database()).context("put the database back")?;
                 *file = SqliteFile::open(Arc::clone(&file.folder))?;
             }
+            (Self::Postgres(postgres), Backup::Postgres(backup)) => {
+                postgres.store.close();
+                postgres.database.replace_with(backup);
+                postgres.store = open_postgres(&postgres.database)?;
+            }
             _ => unreachable!("an instance keeps its kind of database"),
         }
         Ok(())
@@ -129,9 +156,16 @@ impl Database {
 
     /// Closes the database and opens it again, as a restart of the server does.
     pub(crate) fn reopen(&mut self) -> Result<()> {
-        if let Self::Sqlite(file) = self {
-            file.store.close();
-            *file = SqliteFile::open(Arc::clone(&file.folder))?;
+        match self {
+            Self::Memory(_) => {}
+            Self::Sqlite(file) => {
+                file.store.close();
+                *file = SqliteFile::open(Arc::clone(&file.folder))?;
+            }
+            Self::Postgres(postgres) => {
+                postgres.store.close();
+                postgres.store = open_postgres(&postgres.database)?;
+            }
         }
         Ok(())
     }
@@ -150,6 +184,18 @@ impl SqliteFile {
         })
     }
 }
+
+fn open_postgres(database: &tidewater_pgtest::Database<'_>) -> Result<Arc<PostgresStore>> {
+    let mut config = PostgresConfig::from_url(&database.url())?;
+    config.connections_max = CONNECTIONS;
+    config.announces = false;
+    // The tests restore, and rotate when they mean to.
+    config.accept_restored = true;
+    Ok(Arc::new(PostgresStore::new(config)?))
+}
+
+/// Connections of an instance: there can be many of them on one server.
+const CONNECTIONS: usize = 3;
 
 /// Threads that read: there can be hundreds of instances.
 const READERS: NonZeroUsize = NonZeroUsize::new(2).expect("two is not zero");

@@ -67,6 +67,8 @@ pub(crate) struct PostgresSection {
     #[serde(with = "humantime_serde")]
     pub(crate) query_timeout: Duration,
     pub(crate) prepared_statements: bool,
+    /// Whether transactions announce their commits to the other nodes themselves.
+    pub(crate) announce_within_transactions: bool,
     pub(crate) accept_new_timelines: bool,
 }
 
@@ -96,6 +98,7 @@ impl Default for PostgresSection {
             idle_in_transaction_timeout: Duration::from_secs(60),
             query_timeout: Duration::from_secs(3),
             prepared_statements: true,
+            announce_within_transactions: false,
             accept_new_timelines: false,
         }
     }
@@ -185,6 +188,7 @@ impl StoreSection {
         config.query_timeout = section.query_timeout;
         config.prepared_statements = section.prepared_statements;
         config.announces = !section.single_node;
+        config.announces_within = section.announce_within_transactions;
         config.accept_new_timelines = section.accept_new_timelines;
         Ok(config)
     }

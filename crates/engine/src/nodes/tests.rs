@@ -129,6 +129,18 @@ async fn a_signal_that_was_lost_is_made_up_for() {
     assert_eq!(b.pull(0).await, 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_node_that_died_before_it_said_what_it_had_committed_is_made_up_for() {
+    let (_network, a, b) = two().await;
+    // Heard once more, so that its silence counts from here.
+    tokio::time::sleep(BEAT + Duration::from_millis(1)).await;
+    a.upkeep.abort();
+    a.server.commit(&[note("n1", "t1", "")]).await;
+    assert_eq!(b.pull(0).await, 0);
+    tokio::time::sleep(4 * BEAT).await;
+    assert_eq!(b.pull(0).await, 1);
+}
+
 #[tokio::test]
 async fn a_client_that_has_seen_more_than_its_node_is_not_reset() {
     let a = TestServer::start().await;

@@ -197,6 +197,54 @@ async fn the_pool_never_has_more_connections_than_it_may() {
     assert!((1..=3).contains(&connections), "{connections}");
 }
 
+/// A server for few, of whose connections the store takes a part, with callers that give up.
+#[tokio::test]
+async fn a_pool_of_eight_lives_on_a_server_of_twenty_connections() {
+    let server = Server::start().unwrap_or_else(|why| panic!("{why}"));
+    server.run("postgres", "ALTER SYSTEM SET max_connections = 20");
+    server.crash_and_restart();
+    let database = server.database();
+    let mut config = PostgresConfig::from_url(&database.url()).unwrap();
+    config.connections_max = 8;
+    let store = PostgresStore::new(config).unwrap();
+    store.prepare(&schema()).await.unwrap();
+    for round in 1..=5_u64 {
+        let work = (0..40_usize).map(|caller| {
+            let store = &store;
+            async move {
+                let name = format!("p{caller}");
+                touch(store, &name).await;
+                let wanted = LoadRequest {
+                    partitions: vec![partition(&name)],
+                    ..LoadRequest::default()
+                };
+                // Every other caller gives up somewhere on the way.
+                let times = if caller % 2 == 0 {
+                    usize::MAX
+                } else {
+                    1 + caller / 4
+                };
+                let draft = Draft::new(&name, round).insert(&note(round));
+                let written = async {
+                    let (txn, _) = store.begin_write(wanted).await.unwrap();
+                    txn.finish(vec![draft.build()]).await.unwrap();
+                };
+                if caller % 2 == 0 {
+                    written.await;
+                } else {
+                    poll_times(store.scan_rows(all_rows(&name, NOTES, team_one())), times).await;
+                }
+                page(store, all_rows(&name, NOTES, team_one())).await;
+            }
+        });
+        futures_util::future::join_all(work).await;
+    }
+    let rows = page(&store, all_rows("p0", NOTES, team_one())).await;
+    assert_eq!(rows.rows.len(), 5);
+    let connections = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tidewater'";
+    assert!(database.number(connections) <= 10);
+}
+
 #[tokio::test]
 async fn a_pool_that_is_exhausted_is_unavailable_and_recovers() {
     let database = TestDatabase::new();

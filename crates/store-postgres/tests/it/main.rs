@@ -3,11 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod conformance;
+mod encrypted;
 mod failures;
 mod guard;
 mod jobs;
 mod migration;
 mod plans;
+mod pooler;
 mod reference;
 mod round_trips;
 mod signals;

@@ -60,8 +60,10 @@ impl Node {
     }
 }
 
+/// Announces inside transactions, so that a test need not.
 fn watchful(config: &mut PostgresConfig) {
     config.keepalive = Duration::from_millis(200);
+    config.announces_within = true;
 }
 
 fn commits(up_to: u64) -> Signal {
@@ -138,9 +140,7 @@ async fn a_commit_that_breaks_a_constraint_is_not_announced_and_those_before_it_
 async fn signals_arrive_whole_in_their_order_and_each_of_them() {
     let database = TestDatabase::new();
     let [a, mut b] = [Node::join(&database).await, Node::join(&database).await];
-    let large: Vec<u8> = (0..40_000_u32)
-        .map(|at| at.to_le_bytes()[usize::from(at % 2 == 1)])
-        .collect();
+    let large: Vec<u8> = (0..=250_u8).cycle().take(40_000).collect();
     let refresh = |actor: Option<&str>| Signal::RefreshScopes {
         partition: partition("p"),
         actor: actor.map(ActorId::new),
@@ -235,6 +235,23 @@ async fn signals_may_have_an_address_of_their_own() {
     node.signals.close().await;
     drop(node);
     while database.number(count) > 0 {}
+}
+
+#[tokio::test]
+async fn a_node_with_signals_announces_afterwards_and_a_process_without_them_within() {
+    let database = TestDatabase::new();
+    let mut heard = Node::join(&database).await;
+    let node = Node::of(database.ready().await).await;
+    write(&node.store, [Draft::new("p", 1).insert(&note(1))]).await;
+    node.signals.publish(commits(7));
+    heard.hears(&node, commits(7)).await;
+    let import = database.ready().await;
+    write(&import, [Draft::new("p", 2).insert(&note(2))]).await;
+    let event = heard.next().await;
+    let SignalEvent::Received { from, signal } = event else {
+        panic!("{event:?}");
+    };
+    assert!(from != *node.id() && signal == commits(2));
 }
 
 #[tokio::test]

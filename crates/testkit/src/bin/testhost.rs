@@ -32,6 +32,7 @@ struct Options {
 enum StoreOption {
     Memory,
     Sqlite,
+    Postgres,
 }
 
 #[tokio::main]
@@ -45,6 +46,7 @@ async fn main() -> Result<()> {
     let kind = match options.store {
         StoreOption::Memory => StoreKind::Memory,
         StoreOption::Sqlite => StoreKind::Sqlite,
+        StoreOption::Postgres => StoreKind::Postgres,
     };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port))
         .await

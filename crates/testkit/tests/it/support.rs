@@ -29,6 +29,9 @@ macro_rules! on_every_store {
                 super::$name(tidewater_testkit::StoreKind::Memory);
             })+
         }
+        mod on_postgres {
+            $(#[test] fn $name() { super::$name(tidewater_testkit::StoreKind::Postgres); })+
+        }
     };
 }
 

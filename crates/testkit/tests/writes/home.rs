@@ -11,5 +11,11 @@ pub(crate) fn open() -> Arc<dyn Store> {
     Arc::new(store)
 }
 
+/// Has time go on only where everybody waits for it. Returns whether that is possible here.
+pub(crate) fn pause_time() -> bool {
+    tokio::time::pause();
+    true
+}
+
 /// Random histories to run.
 pub(crate) const CASES: u32 = 48;

@@ -80,7 +80,7 @@ const ROUNDS_MAX: usize = 500;
 
 pub(super) struct World {
     runtime: Runtime,
-    /// On memory and on SQLite.
+    /// On two stores.
     servers: [Arc<Instance>; 2],
     model: Model,
     replicas: Vec<Replica>,
@@ -125,7 +125,7 @@ fn schema() -> SchemaDoc {
 }
 
 impl World {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(kinds: [StoreKind; 2]) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -141,7 +141,7 @@ impl World {
             ..InstanceSpec::new(schema().json())
         };
         let open = |kind| runtime.block_on(Instance::open(&spec, kind)).unwrap();
-        let servers = [open(StoreKind::Memory), open(StoreKind::Sqlite)];
+        let servers = kinds.map(open);
         let schema = runtime.block_on(servers[0].schema());
         let replicas = CLIENTS
             .iter()
@@ -565,13 +565,13 @@ impl World {
     /// Sends bytes to both servers; they answer alike.
     fn exchange(&self, client: usize, request: &Bytes) -> Result<Answer, RoundError> {
         let identity = self.identity(client);
-        let [memory, sqlite] = self.servers.each_ref().map(|server| {
+        let [one, other] = self.servers.each_ref().map(|server| {
             self.runtime.block_on(async {
                 round(&server.engine().await, identity.clone(), request.clone()).await
             })
         });
-        assert_eq!(memory, sqlite, "the stores answer differently");
-        memory.map(|bytes| Answer::read(&bytes).unwrap())
+        assert_eq!(one, other, "the stores answer differently");
+        one.map(|bytes| Answer::read(&bytes).unwrap())
     }
 
     fn download(&self, client: usize, id: &str, scopes: &str) -> Bytes {

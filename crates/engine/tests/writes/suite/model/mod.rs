@@ -387,7 +387,7 @@ proptest! {
 
     #[test]
     fn groups_of_commits_do_what_one_commit_after_another_would(history in plan::history()) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut checker = Checker::start(&history).await;
             for batch in &history.batches {

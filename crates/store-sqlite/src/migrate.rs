@@ -72,6 +72,7 @@ pub(crate) fn layout(schema: &Arc<Schema>, catalog: &Catalog) -> Result<Layout, 
         })
     });
     Ok(Layout {
+        version: schema.version(),
         tables: tables.collect::<Result<_, StoreError>>()?,
     })
 }
@@ -110,6 +111,7 @@ fn plan_now(connection: &Connection, schema: &Arc<Schema>) -> Result<Vec<Step>, 
         .steps
         .extend(indexes.create.into_iter().map(Step::Index));
     if !plan.is_current() {
+        planner.steps.push(Step::Fence(plan.to));
         planner.steps.push(Step::Mark {
             version: plan.to,
             layouts: schema.layouts().to_json(),

@@ -33,6 +33,8 @@ pub(crate) enum Step {
     },
     /// Creates a declared index.
     Index(Wanted),
+    /// Refuses the commits of older servers.
+    Fence(i32),
     /// Remembers what the database was brought to.
     Mark { version: i32, layouts: String },
 }
@@ -49,6 +51,10 @@ impl Step {
             }
             Self::Fill { table, typed } => fill_typed(connection, table, typed),
             Self::Index(index) => create_index(connection, index),
+            Self::Fence(version) => connection
+                .execute(RAISE_FENCES, [version])
+                .map(drop)
+                .map_err(failed(DURING)),
             Self::Mark { version, layouts } => connection
                 .execute(
                     "INSERT OR REPLACE INTO sync_schema_meta (id, schema_version, layouts) \
@@ -60,6 +66,13 @@ impl Step {
         }
     }
 }
+
+/// Also of partitions that are not registered and have a log, as an import may leave them.
+const RAISE_FENCES: &str = "INSERT INTO sync_writer_fence (partition, required_version) \
+    SELECT partition, ?1 FROM (SELECT partition FROM sync_partition_registry \
+    UNION SELECT partition FROM sync_partitions) WHERE true \
+    ON CONFLICT (partition) DO UPDATE SET \
+    required_version = max(required_version, excluded.required_version)";
 
 /// The history of a table goes with it: a table of the same name that comes later has another.
 fn retire(connection: &Connection, table: &str) -> rusqlite::Result<()> {
@@ -109,6 +122,10 @@ impl fmt::Display for Step {
                 table.name
             ),
             Self::Index(index) => formatter.write_str(&index.sql),
+            Self::Fence(version) => write!(
+                formatter,
+                "refuse commits of servers below schema version {version}"
+            ),
             Self::Mark { version, .. } => write!(formatter, "mark schema version {version}"),
         }
     }

@@ -22,7 +22,9 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use tidewater_engine::EngineConfig;
 use tidewater_rules::RulesConfig;
-use tidewater_server::{ConnectionConfig, IpNet, ScopeTable, Secret, ServerConfig, TransferConfig};
+use tidewater_server::{
+    ConnectionConfig, IpNet, Origin, ScopeTable, Secret, ServerConfig, TransferConfig,
+};
 
 use self::objects::{BlobsSection, SegmentsSection, SignedUrlsSection};
 
@@ -65,6 +67,14 @@ pub(crate) struct ServerSection {
     pub(crate) write_timeout: Duration,
     #[serde(with = "humantime_serde")]
     pub(crate) drain_timeout: Duration,
+    pub(crate) cors: CorsSection,
+}
+
+/// `[server.cors]`
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct CorsSection {
+    pub(crate) allowed_origins: Vec<Origin>,
 }
 
 impl Default for ServerSection {
@@ -83,6 +93,7 @@ impl Default for ServerSection {
             body_timeout: server.body_timeout,
             write_timeout: connections.write_timeout,
             drain_timeout: connections.drain_timeout,
+            cors: CorsSection::default(),
         }
     }
 }
@@ -97,6 +108,7 @@ impl ServerSection {
             auth_timeout: self.auth_timeout,
             body_timeout: self.body_timeout,
             compress: self.compress,
+            allowed_origins: self.cors.allowed_origins.clone(),
             transfers: TransferConfig::default(),
             connections: ConnectionConfig {
                 connections_max: self.connections_max,

@@ -5,9 +5,16 @@
 //! second, which is safe in each direction: an older cursor holds back pruning for longer, and a
 //! missing subscription costs the client one pull after it reconnects.
 //!
+//! Whom a client belongs to must not be lost: the first record of a client is written before its
+//! round ends, in one transaction with those of others who wait, and until then its commits bind
+//! it themselves (OQ-29).
+//!
 //! **Invariant:** whoever asks here sees the newest record, written or not.
 
-use std::{collections::BTreeMap, num::NonZeroUsize};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroUsize,
+};
 
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -36,6 +43,8 @@ struct State {
     pending: BTreeMap<ClientKey, (LogEpoch, ClientRecord)>,
     /// Taken out of `pending` and not yet written.
     in_flight: BTreeMap<ClientKey, ClientRecord>,
+    /// Those of `pending` and `in_flight` that the database has no record of at all.
+    unbound: BTreeSet<ClientKey>,
 }
 
 impl Default for Activity {
@@ -45,6 +54,7 @@ impl Default for Activity {
             touches: BTreeMap::new(),
             pending: BTreeMap::new(),
             in_flight: BTreeMap::new(),
+            unbound: BTreeSet::new(),
         };
         Self {
             state: Mutex::new(state),
@@ -84,20 +94,37 @@ impl Activity {
         Ok(read)
     }
 
-    /// Replaces a client's record; it is written with the next batch. Returns whether so many
-    /// wait that the caller should write them now.
+    /// Replaces a client's record; it is written with the next batch. `is_new` says that there was
+    /// none when the round began. Returns whether the caller must write the batch now: the client
+    /// would not be bound otherwise, or too many wait.
     #[must_use]
-    pub(crate) fn put_client(&self, key: ClientKey, epoch: LogEpoch, record: ClientRecord) -> bool {
+    pub(crate) fn put_client(
+        &self,
+        key: ClientKey,
+        epoch: LogEpoch,
+        record: ClientRecord,
+        is_new: bool,
+    ) -> bool {
         let mut state = self.state.lock();
+        if is_new && state.find(&key).flatten().is_none() {
+            state.unbound.insert(key.clone());
+        }
+        let must_bind = state.unbound.contains(&key);
         state.known.pop(&key);
         state.pending.insert(key, (epoch, record));
-        state.pending.len() >= PENDING_MAX
+        must_bind || state.pending.len() >= PENDING_MAX
+    }
+
+    /// Whether the database knows whom the client belongs to, given that there is a record.
+    pub(crate) fn is_bound(&self, key: &ClientKey) -> bool {
+        !self.state.lock().unbound.contains(key)
     }
 
     /// Learns that a commit has bound a client that had no record. Its round may fail all the
     /// same and then puts none, and nobody may take the client for a new one.
     pub(crate) fn learn_bound(&self, key: &ClientKey, actor: &ActorId, at_ms: i64) {
         let mut state = self.state.lock();
+        state.unbound.remove(key);
         if state.find(key).flatten().is_none() {
             let record = ClientRecord {
                 actor: actor.clone(),
@@ -116,6 +143,7 @@ impl Activity {
         let mut state = self.state.lock();
         state.pending.retain(|key, _| key.partition != *partition);
         state.in_flight.retain(|key, _| key.partition != *partition);
+        state.unbound.retain(|key| key.partition != *partition);
         let known: Vec<ClientKey> = state
             .known
             .iter()
@@ -182,6 +210,7 @@ impl State {
 
     fn settle(&mut self) {
         for (key, record) in std::mem::take(&mut self.in_flight) {
+            self.unbound.remove(&key);
             if !self.pending.contains_key(&key) {
                 self.remember(&key, Some(record));
             }

@@ -14,7 +14,9 @@ pub struct EngineConfig {
     /// A CRDT document larger than this is not merged: neither as it is stored and pushed
     /// together, nor as the result (§5.10).
     pub crdt_bytes_max: usize,
-    /// How long a validator or planner may take; then its commit is rejected, or fails.
+    /// How long the validators of one commit and its planner may take, all of them together, from
+    /// when the commit is begun to be decided: they hold the writer. A validator that is not done
+    /// by then rejects the commit, a planner fails it.
     pub hook_timeout: Duration,
     /// Largest rows segment sent inside a response (§5.7).
     pub inline_segment_bytes_max: usize,

@@ -16,7 +16,10 @@ use crate::{
     blobs,
     builds::Builds,
     partition::{PartitionState, Partitions},
-    push::lane::Lanes,
+    push::{
+        lane::Lanes,
+        totals::{Counters, PushTotals},
+    },
     retention, round, segments,
 };
 
@@ -51,6 +54,7 @@ pub struct Engine {
     pub(crate) builds: Builds,
     pub(crate) quota: blobs::Quota,
     pub(crate) commits: broadcast::Sender<CommitEvent>,
+    pub(crate) push_totals: Counters,
     /// Whether any table declares a reference: most schemas pay nothing for them.
     pub(crate) has_references: bool,
 }
@@ -78,6 +82,7 @@ impl Engine {
             activity: Activity::default(),
             lanes,
             commits,
+            push_totals: Counters::default(),
         }))
     }
 
@@ -195,6 +200,11 @@ impl Engine {
     pub async fn close(&self) -> Result<(), StoreError> {
         self.lanes.close().await;
         self.flush_activity().await
+    }
+
+    /// What pushes have come to since the engine was opened.
+    pub fn push_totals(&self) -> PushTotals {
+        self.push_totals.read()
     }
 
     /// Follows the commits that become durable from now on. An observer that falls behind by

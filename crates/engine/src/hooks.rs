@@ -13,7 +13,7 @@ use tidewater_model::{ActorId, ClientId, Op, PartitionId, ScopeFilter};
 use tidewater_schema::Table;
 use tidewater_store::{SqlQuery, SqlValue};
 use tidewater_wire::{
-    RejectionDetails,
+    DecodeError, RejectionDetails,
     row::{Value, decode_row},
 };
 
@@ -152,24 +152,23 @@ impl<'a> RowView<'a> {
     }
 
     /// Every column with its value; `None` is NULL.
-    pub fn values(&self) -> Vec<(&'a str, Option<Value<'a>>)> {
+    ///
+    /// A row that cannot be decoded is an error: a validator that saw no columns would accept it.
+    pub fn values(&self) -> Result<Vec<(&'a str, Option<Value<'a>>)>, ReadError> {
         let names = self.table.columns.iter().map(|column| column.name.as_str());
-        let fields = decode_row(&self.table.columns, self.payload).unwrap_or_default();
-        names
-            .zip(
-                fields
-                    .into_iter()
-                    .map(|field| field.map(|field| field.value)),
-            )
-            .collect()
+        let fields = decode_row(&self.table.columns, self.payload)?;
+        let values = fields
+            .into_iter()
+            .map(|field| field.map(|field| field.value));
+        Ok(names.zip(values).collect())
     }
 
     /// The value of one column; `None` when it is NULL or there is no such column.
-    pub fn value(&self, column: &str) -> Option<Value<'a>> {
-        self.values()
-            .into_iter()
-            .find(|(name, _)| *name == column)?
-            .1
+    pub fn value(&self, column: &str) -> Result<Option<Value<'a>>, ReadError> {
+        let mut values = self.values()?.into_iter();
+        Ok(values
+            .find(|(name, _)| *name == column)
+            .and_then(|(_, value)| value))
     }
 }
 
@@ -221,6 +220,9 @@ pub enum ReadError {
     /// The read itself is wrong: the code says how (§10.3).
     #[error("{0}: {1}")]
     Refused(&'static str, String),
+    /// The row is not one of its table: the database is damaged.
+    #[error("the row cannot be decoded: {0}")]
+    Undecodable(#[from] DecodeError),
     /// The database failed; so does the push.
     #[error("read failed: {0}")]
     Store(String),
@@ -314,7 +316,28 @@ impl Rejection {
 
 #[cfg(test)]
 mod tests {
+    use tidewater_schema::Schema;
+    use tidewater_wire::row::encode_row;
+
     use super::*;
+
+    #[test]
+    fn a_row_that_cannot_be_decoded_is_an_error_and_not_a_row_without_values() {
+        let text = r#"{"version": 1, "tables": [{"name": "notes", "primaryKey": "id",
+            "scopes": ["team:{id}"],
+            "columns": [{"name": "id", "type": "string", "nullable": false}]}]}"#;
+        let schema = Schema::from_json(text).unwrap();
+        let table = &schema.tables()[0];
+        let payload = encode_row(&[Some(b"\x01\0\0\0a")]);
+        let row = RowView::new(table, 1, &payload);
+        assert_eq!(row.value("id").unwrap(), Some(Value::String("a")));
+        assert_eq!(row.value("other").unwrap(), None);
+        let torn = RowView::new(table, 1, &payload[..payload.len() - 1]);
+        assert!(matches!(torn.values(), Err(ReadError::Undecodable(_))));
+        for column in ["id", "other"] {
+            assert!(matches!(torn.value(column), Err(ReadError::Undecodable(_))));
+        }
+    }
 
     #[test]
     fn a_host_may_not_use_a_code_of_the_protocol() {

@@ -43,6 +43,7 @@ pub use hooks::{
 pub use ports::{
     Clock, Identity, Ids, RandomIds, ResolveError, ResolveRequest, ScopeResolver, SystemClock,
 };
+pub use push::totals::PushTotals;
 pub use round::RoundBody;
 pub use segments::SegmentGrant;
 pub use transfers::{Transfers, UrlSource};

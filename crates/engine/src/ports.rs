@@ -100,6 +100,6 @@ impl Ids for RandomIds {
     fn fresh(&self) -> String {
         let mut bytes = [0u8; 16];
         getrandom::fill(&mut bytes).expect("the operating system has randomness");
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(bytes)
     }
 }

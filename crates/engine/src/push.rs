@@ -2,9 +2,9 @@
 //!
 //! The blobs that commits reference are held before anything else, outside of every lock. Then a
 //! commit travels: `lane` queues it beside others and groups them, `batch` loads everything a
-//! group names and applies what was decided in one transaction, `commit` decides one commit
-//! against the candidate state, `decide` holds the tables for one operation, `answer` turns
-//! recorded outcomes into frames.
+//! group names and applies what was decided in one transaction, `group` is its state, `commit`
+//! decides one commit against the candidate state, `decide` holds the tables for one operation,
+//! `answer` turns recorded outcomes into frames.
 //!
 //! **Invariant:** a commit that reached its lane runs to its end whatever becomes of the round
 //! that waits for it.
@@ -17,12 +17,14 @@ mod column_versions;
 mod commit;
 mod decide;
 mod ground;
+mod group;
 mod judge;
 pub(crate) mod lane;
 mod operation;
 mod reaction;
 mod reader;
 mod references;
+pub(crate) mod totals;
 
 use std::sync::Arc;
 

@@ -136,8 +136,8 @@ async fn serve(
 
     let pushed = !request.commits.is_empty();
     if pushed {
-        let answers =
-            push::push(&context, request.commits, allowed.clone(), record.is_some()).await?;
+        let is_bound = record.is_some() && context.engine.activity.is_bound(&context.client_key());
+        let answers = push::push(&context, request.commits, allowed.clone(), is_bound).await?;
         for answer in answers {
             put(
                 &ResponseFrame::PushResult(answer.result),
@@ -286,6 +286,7 @@ impl Finish {
             }),
             _ => None,
         };
+        let is_new = self.record.is_none();
         let (cursor, subscriptions) = match outcome {
             Some(outcome) => (
                 outcome.cursor.map_or(previous_cursor, Cursor::At),
@@ -307,11 +308,13 @@ impl Finish {
             failure,
         };
         let engine = &context.engine;
-        let full =
-            engine
-                .activity
-                .put_client(context.client_key(), context.log_epoch.clone(), record);
-        if full {
+        let must_write = engine.activity.put_client(
+            context.client_key(),
+            context.log_epoch.clone(),
+            record,
+            is_new,
+        );
+        if must_write {
             engine.flush_activity().await?;
         }
         Ok(())

@@ -7,6 +7,8 @@ use std::{path::PathBuf, time::Duration};
 
 use tidewater_model::limits;
 
+use crate::Origin;
+
 /// Limits of the HTTP front.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -22,6 +24,8 @@ pub struct ServerConfig {
     pub body_timeout: Duration,
     /// Whether responses are compressed for clients that accept it.
     pub compress: bool,
+    /// Origins whose pages may use the server from a browser, beside its own.
+    pub allowed_origins: Vec<Origin>,
     /// How segments and blobs are sent and taken.
     pub transfers: TransferConfig,
     /// How [`crate::serve`] treats connections.
@@ -71,6 +75,7 @@ impl Default for ServerConfig {
             auth_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             compress: true,
+            allowed_origins: Vec::new(),
             transfers: TransferConfig::default(),
             connections: ConnectionConfig::default(),
         }

@@ -16,6 +16,7 @@ mod conditional;
 mod config;
 mod console;
 mod copies;
+mod cors;
 mod counts;
 mod decoding;
 mod encoding;
@@ -41,6 +42,7 @@ pub use auth::{
 };
 pub use config::{ConnectionConfig, PROGRESS_BYTES_MIN, ServerConfig, TransferConfig};
 pub use console::{Console, ConsoleAccess};
+pub use cors::{Origin, OriginError};
 pub use counts::TransferCounts;
 pub use ipnet::IpNet;
 pub use router::router;

@@ -1,8 +1,9 @@
 //! The routes (§1.1).
 //!
-//! No middleware: what every request needs is done by the handlers, so that the route that
-//! matters pays for nothing else. Unknown paths and wrong methods get the same JSON as every
-//! other failure, because clients parse the body of every status from 400 up.
+//! No middleware, but for pages of other origins where those are allowed: what every request needs
+//! is done by the handlers, so that the route that matters pays for nothing else. Unknown paths
+//! and wrong methods get the same JSON as every other failure, because clients parse the body of
+//! every status from 400 up.
 
 use std::{any::Any, panic::AssertUnwindSafe, sync::Arc};
 
@@ -16,7 +17,7 @@ use futures_util::FutureExt as _;
 use http::{HeaderValue, StatusCode, header};
 use tidewater_model::ErrorCode;
 
-use crate::{Server, blobs, console, error::ApiError, health, segments, signed, sync};
+use crate::{Server, blobs, console, cors, error::ApiError, health, segments, signed, sync};
 
 /// The routes of a server, to be served by [`crate::serve`] or mounted in another axum service.
 ///
@@ -42,10 +43,12 @@ pub fn router(server: Arc<Server>) -> Router {
         )
         .route("/health", only(get(health::health), "GET, HEAD"))
         .route("/ready", only(get(health::ready), "GET, HEAD"));
+    router = cors::allow(router.fallback(unknown), &server.config.allowed_origins);
+    // What is added from here on, no page of another origin can read.
     if server.console.is_some() {
         router = console::add_routes(router);
     }
-    router.fallback(unknown).with_state(server)
+    router.with_state(server)
 }
 
 /// Adds the answer to other methods.

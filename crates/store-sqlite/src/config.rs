@@ -59,7 +59,8 @@ impl SqliteConfig {
             location,
             readers: READERS_DEFAULT,
             busy_timeout: Duration::from_secs(5),
-            writer_cache_bytes: 8 * 1024 * 1024,
+            // The pages that writes to 100,000 rows go through, more or less.
+            writer_cache_bytes: 32 * 1024 * 1024,
             reader_cache_bytes: 2 * 1024 * 1024,
             // Pages that every commit writes again are moved once for many commits.
             checkpoint_pages: 4_000,

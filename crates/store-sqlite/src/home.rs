@@ -14,6 +14,8 @@ use std::{
     path::{Path, PathBuf},
     process,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
 };
 
 use rusqlite::Connection;
@@ -110,21 +112,35 @@ fn lock(path: &Path) -> Result<File, StoreError> {
         .write(true)
         .open(&name)
         .map_err(|error| unavailable("the lock file cannot be written", error))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(StoreError::refused(
-            StorageCode::DatabaseInUse,
-            DURING,
-            format!(
-                "{} is open already: stop the other server, or give this one a file of its own",
-                path.display()
-            ),
-        )),
-        Err(TryLockError::Error(error)) => {
-            Err(unavailable("the lock file cannot be locked", error))
+    let patience = Instant::now() + CLAIM_TIMEOUT;
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(lock),
+            Err(TryLockError::WouldBlock) if Instant::now() < patience => {
+                thread::sleep(CLAIM_INTERVAL);
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(StoreError::refused(
+                    StorageCode::DatabaseInUse,
+                    DURING,
+                    format!(
+                        "{} is open already: stop the other server, or give this one a file of its own",
+                        path.display()
+                    ),
+                ));
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(unavailable("the lock file cannot be locked", error));
+            }
         }
     }
 }
+
+/// A server that takes over from one that just ended may find the last of its threads, or a
+/// program it was about to start, still holding the lock.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(1);
+
+const CLAIM_INTERVAL: Duration = Duration::from_millis(5);
 
 fn unavailable(detail: &str, error: io::Error) -> StoreError {
     let mut unavailable = StoreError::new(StoreErrorKind::Unavailable, DURING).with_source(error);
@@ -178,6 +194,8 @@ const NAMES_TRIED_MAX: usize = 1_000;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
 
     #[test]
@@ -194,6 +212,21 @@ mod tests {
         }
         drop(first);
         Home::claim(&Location::File(path)).unwrap();
+    }
+
+    #[test]
+    fn a_store_that_is_about_to_close_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let location = Location::File(directory.path().join("a.db"));
+        let first = Home::claim(&location).unwrap();
+        let (begin, begun) = mpsc::channel();
+        let second = thread::spawn(move || {
+            begin.send(()).unwrap();
+            Home::claim(&location).map(drop)
+        });
+        begun.recv().unwrap();
+        drop(first);
+        second.join().unwrap().unwrap();
     }
 
     #[test]

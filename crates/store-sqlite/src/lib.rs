@@ -41,6 +41,7 @@ mod session;
 mod statements;
 mod store;
 mod stream;
+mod task;
 mod typed;
 mod window;
 mod worker;

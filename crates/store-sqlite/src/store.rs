@@ -7,10 +7,11 @@ use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, Checkpoint, CheckpointChange, CheckpointKey, CheckpointOutcome, ClientRecord,
-    Gate, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey, ReactionRecord,
-    ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream, RowStreamRequest,
-    SchemaState, ScopeSize, ScopeSizeRequest, ScopesTest, Store, StoreError, StoreErrorKind,
-    StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes, WriteTxn,
+    Gate, Lane, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
+    ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
+    RowStreamRequest, SchemaState, ScopeSize, ScopeSizeRequest, ScopesTest, Store, StoreError,
+    StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes,
+    WriteTxn,
 };
 
 use crate::{
@@ -161,6 +162,10 @@ impl Store for SqliteStore {
 
     fn write_lanes(&self) -> WriteLanes {
         WriteLanes::One
+    }
+
+    fn adopt_lane(&self, lane: Lane) -> Option<Lane> {
+        self.writer.adopt(lane)
     }
 
     async fn touch_partition(&self, touch: PartitionTouch) -> Result<PartitionRecord, StoreError> {

@@ -47,6 +47,7 @@ impl ToSql for Typed<'_> {
             }
             Value::Integer(number) => ValueRef::Integer(number),
             // SQLite stores NaN as NULL, which a column may forbid and the codec does not.
+            // As text it is one value: found by an index, and taken once where it is unique.
             Value::Float(number) if number.is_nan() && !self.nullable => ValueRef::Text(b"NaN"),
             Value::Float(number) => ValueRef::Real(number),
             Value::Boolean(value) => ValueRef::Integer(i64::from(value)),

@@ -1,9 +1,10 @@
 //! Spans of the log (§4.5), read from SQLite's row buffers straight into a window.
 //!
 //! A filter is answered from the index of one variable; the changes found are verified against
-//! all of it. With one value, one statement walks the index and the log together. With several,
-//! the places of matching commits are collected first, a bounded number at a time, and the log is
-//! read at those places, or from the first to the last where they lie close together.
+//! all of it. The places of matching commits are collected first, a bounded number at a time.
+//! Where they lie close together, the log is read from the first to the last: a commit is then
+//! the next one, and need not be found. Elsewhere it is read at those places, for one value by a
+//! statement that walks the index and the log together.
 
 use rusqlite::{Row, Rows, ToSql};
 use tidewater_model::{CommitSeq, PartitionId, ScopeValues};
@@ -138,9 +139,6 @@ impl Fill<'_> {
             count.find(params, |row| row.get(0)).map_err(failed(DURING))
         })?;
         let values = distinct(&driver.values);
-        if let [value] = values[..] {
-            return self.take_value(session, span, &driver.variable, value);
-        }
         // A short span costs less to read than many values to look up.
         if span.places() <= count(values.len()) {
             return self.take_span(session, span);
@@ -195,23 +193,34 @@ impl Fill<'_> {
                 through: last,
                 ..rest
             };
-            let is_dense = stretch.places() <= count(places.len()) * READ_PER_FOUND;
-            let spans = if is_dense {
-                vec![stretch]
-            } else {
-                let each = places.into_iter().map(|place| Span {
-                    after: place - 1,
-                    through: place,
-                });
-                each.collect()
-            };
-            for span in spans {
-                if !self.take_span(session, span)? {
-                    return Ok(false);
+            let found = count(places.len());
+            let all_taken = match values {
+                [value] if stretch.places() * 2 > found * READ_PER_TWO_JOINED => {
+                    self.take_value(session, stretch, &driver.variable, value)?
                 }
+                [_, _, ..] if stretch.places() > found * READ_PER_FOUND => {
+                    self.take_each(session, &places)?
+                }
+                _ => self.take_span(session, stretch)?,
+            };
+            if !all_taken {
+                return Ok(false);
             }
             rest.after = last;
         }
+    }
+
+    fn take_each(&mut self, session: &mut Session<'_>, places: &[i64]) -> Result<bool, StoreError> {
+        for &place in places {
+            let span = Span {
+                after: place - 1,
+                through: place,
+            };
+            if !self.take_span(session, span)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The next places in the log under one of the values: the least ones, ascending.
@@ -305,5 +314,8 @@ fn count(length: usize) -> i64 {
 /// Places collected at a time.
 const PLACES_MAX: usize = 1_024;
 
-/// Reading on over this many places costs as much as finding one.
+/// Reading on over this many places costs as much as finding one with a statement of its own.
 const READ_PER_FOUND: i64 = 3;
+
+/// Reading on over this many places costs as much as finding two with one statement for all.
+const READ_PER_TWO_JOINED: i64 = 3;

@@ -1,9 +1,9 @@
 //! Threads that own a connection each and run what they are sent.
 //!
 //! A job is a closure that gets the connection's [`Session`]. Who sends one holds the right to
-//! that thread (the writer's turn, a reader's permit), so the queue of a thread is never longer
-//! than one. The answer comes back through a channel of its own; when nobody waits for it any
-//! more, the job is not begun.
+//! that thread (the writer's turn, a reader's permit), so no more than one job is ever queued,
+//! beside one poll of each task that the thread has adopted. The answer comes back through a
+//! channel of its own; when nobody waits for it any more, the job is not begun.
 //!
 //! A panic inside a job is the caller's: it ends the job, not the thread, and goes on where the
 //! answer would have been received.
@@ -13,7 +13,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Arc,
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, sync_channel},
     },
     thread::{self, JoinHandle},
     time::Duration,
@@ -21,7 +21,7 @@ use std::{
 
 use rusqlite::Connection;
 use tidewater_store::StoreError;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     config::SqliteConfig,
@@ -30,13 +30,27 @@ use crate::{
     home::Home,
     layout::CurrentLayout,
     session::Session,
+    task::Task,
 };
 
 /// What a thread runs.
 pub(crate) type Job = Box<dyn FnOnce(&mut Session<'_>) + Send>;
 
-/// Where a thread's jobs are sent.
-pub(crate) type Jobs = SyncSender<Job>;
+/// What a thread is sent.
+pub(crate) enum Work {
+    /// Work on the connection.
+    Job(Job),
+    /// A task that may have something to do.
+    Poll(Arc<Task>),
+}
+
+/// Where a thread's work is sent.
+///
+/// A channel of tokio though the thread blocks on it: the standard library's wakes a thread while
+/// it holds the lock that the thread takes next, and that costs two more switches.
+pub(crate) type Jobs = mpsc::UnboundedSender<Work>;
+
+type Queue = mpsc::UnboundedReceiver<Work>;
 
 /// What a thread needs to open its connection, now and again.
 pub(crate) struct Seat {
@@ -58,13 +72,13 @@ pub(crate) struct Worker {
 impl Worker {
     /// Starts a thread that serves one connection until every sender of jobs is gone.
     pub(crate) fn start(name: String, connection: Connection, seat: Seat) -> io::Result<Self> {
-        let (jobs, queue) = sync_channel(1);
+        let (jobs, mut queue) = mpsc::unbounded_channel();
         let (ending, ended) = sync_channel(0);
         let thread = thread::Builder::new()
             .name(name)
             .stack_size(STACK_BYTES)
             .spawn(move || {
-                run(Some(connection), &seat, &queue);
+                run(Some(connection), &seat, &mut queue);
                 drop((seat, ending));
             })?;
         Ok(Self {
@@ -80,6 +94,10 @@ impl Worker {
     /// when the caller lets go.
     pub(crate) fn end(self) {
         drop(self.jobs);
+        if self.thread.thread().id() == thread::current().id() {
+            // A task was the last to hold the store. The thread ends when the task has.
+            return;
+        }
         let name = self.thread.thread().name().unwrap_or_default().to_owned();
         if self.ended.recv_timeout(END_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!(thread = %name, "a thread of the store is still busy and is left alone");
@@ -110,7 +128,7 @@ pub(crate) async fn submit<T: Send + 'static>(
         // Nobody listens: what was prepared for them is dropped, and undoes itself.
         drop(reply.send(outcome));
     });
-    if jobs.try_send(job).is_err() {
+    if jobs.send(Work::Job(job)).is_err() {
         return Err(disconnected(during));
     }
     match answer.await {
@@ -132,12 +150,19 @@ pub(crate) fn post(
             session.abandon();
         }
     });
-    jobs.try_send(job).map_err(|_| disconnected(during))
+    jobs.send(Work::Job(job)).map_err(|_| disconnected(during))
 }
 
-fn run(first: Option<Connection>, seat: &Seat, queue: &Receiver<Job>) {
+fn run(first: Option<Connection>, seat: &Seat, queue: &mut Queue) {
     let mut connection = first;
-    while let Ok(job) = queue.recv() {
+    while let Some(work) = queue.blocking_recv() {
+        let job = match work {
+            Work::Job(job) => job,
+            Work::Poll(task) => {
+                task.poll();
+                continue;
+            }
+        };
         if connection.is_none() {
             connection = reopen(seat);
         }
@@ -160,18 +185,23 @@ enum Served {
 }
 
 /// Runs jobs until there will be no more, or until the connection breaks.
-fn serve(connection: &Connection, seat: &Seat, first: Job, queue: &Receiver<Job>) -> Served {
+fn serve(connection: &Connection, seat: &Seat, first: Job, queue: &mut Queue) -> Served {
     let mut session = Session::new(connection);
-    let mut job = first;
+    let mut work = Work::Job(first);
     loop {
-        session.adopt(seat.layout.find());
-        job(&mut session);
-        if session.is_broken() {
-            return Served::Broken;
+        match work {
+            Work::Job(job) => {
+                session.adopt(seat.layout.find());
+                job(&mut session);
+                if session.is_broken() {
+                    return Served::Broken;
+                }
+            }
+            Work::Poll(task) => task.poll(),
         }
-        match queue.recv() {
-            Ok(next) => job = next,
-            Err(_) => return Served::Done,
+        match queue.blocking_recv() {
+            Some(next) => work = next,
+            None => return Served::Done,
         }
     }
 }

@@ -6,7 +6,10 @@
 //!
 //! **Invariant:** a turn that is dropped, wherever that happens, queues the rollback of what may
 //! be open, and only then goes to the next in line. So a canceled future leaves no trace, and
-//! the queue, which holds one job, always has room for the one who has the turn.
+//! the queue never holds more than one job.
+//!
+//! A lane that writes again and again runs on the thread itself: between the jobs it waits for
+//! it is polled there, and a commit costs one wake-up on its way in and one on its way out.
 
 use std::sync::{
     Arc,
@@ -18,7 +21,7 @@ use bytestring::ByteString;
 use parking_lot::Mutex;
 use tidewater_model::PartitionId;
 use tidewater_store::{
-    ChangeWrite, Child, ChildQuestion, CommitWrite, Finished, IndexScan, LoadRequest, Loaded,
+    ChangeWrite, Child, ChildQuestion, CommitWrite, Finished, IndexScan, Lane, LoadRequest, Loaded,
     RowPage, RowScan, SqlQuery, SqlValue, StoreError, StoreErrorKind, StoredRow, Violation,
     WriteTxn,
 };
@@ -31,7 +34,8 @@ use crate::{
     load::load,
     scan::scan_rows,
     session::Session,
-    worker::{Job, Jobs, Worker, submit},
+    task,
+    worker::{Job, Jobs, Work, Worker, submit},
 };
 
 const BEGIN: &str = "begin a write transaction";
@@ -105,6 +109,15 @@ impl Writer {
         Ok((Box::new(txn), loaded))
     }
 
+    /// Runs a task on the thread. Gives it back when there is no thread any more.
+    pub(crate) fn adopt(&self, lane: Lane) -> Option<Lane> {
+        let Some(jobs) = self.jobs() else {
+            return Some(lane);
+        };
+        task::spawn(jobs, lane);
+        None
+    }
+
     /// Ends the thread when it has done what it was sent, and waits for that, unless a
     /// transaction is still in the hands of a caller: then the thread ends after it.
     pub(crate) fn close(&self) {
@@ -125,12 +138,13 @@ impl Writer {
             .acquire_owned()
             .await
             .map_err(|_| disconnected(during))?;
-        let jobs = self
-            .worker
-            .lock()
-            .as_ref()
-            .map(|worker| worker.jobs.clone());
-        Ok((permit, jobs.ok_or_else(|| disconnected(during))?))
+        Ok((permit, self.jobs().ok_or_else(|| disconnected(during))?))
+    }
+
+    /// `None` once the store is closed.
+    fn jobs(&self) -> Option<Jobs> {
+        let worker = self.worker.lock();
+        worker.as_ref().map(|worker| worker.jobs.clone())
     }
 }
 
@@ -156,9 +170,8 @@ impl Drop for Turn {
             session.abandon();
             drop(permit);
         });
-        // The queue is full for nobody who has the turn. If the thread is gone, its connection
-        // is, and with it the transaction.
-        drop(self.jobs.try_send(rollback));
+        // If the thread is gone, its connection is, and with it the transaction.
+        drop(self.jobs.send(Work::Job(rollback)));
     }
 }
 

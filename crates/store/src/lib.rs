@@ -40,7 +40,7 @@ pub use records::{
     ResultRecord, RetentionInputs, RowKey, RowState, SchemaState, StoredResult, StoredRow,
     Tombstone,
 };
-pub use store::{Store, WriteLanes};
+pub use store::{Lane, Store, WriteLanes};
 pub use stream::{RowPieces, RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest};
 pub use txn::{Finished, LoadRequest, Loaded, Violation, WriteTxn};
 pub use window::{

@@ -1,6 +1,6 @@
 //! The database as a whole.
 
-use std::sync::Arc;
+use std::{pin::Pin, sync::Arc};
 
 use async_trait::async_trait;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
@@ -22,6 +22,9 @@ pub enum WriteLanes {
     /// Each partition has its own: a transaction should not span partitions.
     PerPartition,
 }
+
+/// A task that decides and writes in turn, over and over.
+pub type Lane = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// One database.
 ///
@@ -48,6 +51,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// Whose writers wait for one another.
     fn write_lanes(&self) -> WriteLanes;
+
+    /// Runs a lane on the thread that writes, so that its transactions wake no other thread, or
+    /// gives it back: a store without such a thread has nothing to gain.
+    ///
+    /// The lane runs where it was handed over, as far as timers and tasks of the runtime go. It
+    /// must not block longer than it may keep all writers waiting.
+    fn adopt_lane(&self, lane: Lane) -> Option<Lane> {
+        Some(lane)
+    }
 
     /// Registers a partition if it is new and refreshes its last-seen time. Keeps an existing
     /// epoch.

@@ -14,7 +14,7 @@ use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite, Finished,
-    IndexScan, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
+    IndexScan, Lane, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
     ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
     RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, SqlQuery, SqlValue, Store,
     StoreError, StoredResult, StoredRow, TableScan, Violation, Window, WindowRequest, WriteLanes,
@@ -69,6 +69,10 @@ impl Store for ProbedStore {
 
     fn write_lanes(&self) -> WriteLanes {
         self.inner.write_lanes()
+    }
+
+    fn adopt_lane(&self, lane: Lane) -> Option<Lane> {
+        self.inner.adopt_lane(lane)
     }
 
     async fn touch_partition(&self, touch: PartitionTouch) -> Result<PartitionRecord, StoreError> {

@@ -13,7 +13,7 @@ use parking_lot::RwLock;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 use tidewater_engine::{
-    CandidateCommit, CandidateReader, CommitValidator, Hooks, Rejection, RejectionError,
+    CandidateCommit, CandidateReader, CommitValidator, Hooks, ReadError, Rejection, RejectionError,
     RowValidator, RowView, RowWrite, ValidatorError,
 };
 use tidewater_model::ColumnType;
@@ -260,13 +260,13 @@ fn refusal(
 }
 
 impl RowRule {
-    fn accepts(&self, write: &RowWrite<'_>) -> bool {
+    fn accepts(&self, write: &RowWrite<'_>) -> Result<bool, ReadError> {
         // Both rules are about rows that stay.
         let Some(row) = write.row else {
-            return true;
+            return Ok(true);
         };
-        match self {
-            Self::MaxLength { column, max, .. } => match row.value(column) {
+        Ok(match self {
+            Self::MaxLength { column, max, .. } => match row.value(column)? {
                 Some(Value::String(text)) => text.chars().count() <= *max,
                 _ => true,
             },
@@ -276,18 +276,18 @@ impl RowRule {
                 guard_value,
                 ..
             } => match write.stored {
-                Some(stored) if holds(&stored, guard_column, guard_value) => {
-                    row.value(column) == stored.value(column)
+                Some(stored) if holds(&stored, guard_column, guard_value)? => {
+                    row.value(column)? == stored.value(column)?
                 }
                 _ => true,
             },
-        }
+        })
     }
 }
 
 impl CommitRule {
     /// The first operation that lacks its sibling.
-    fn first_offender(&self, commit: &CandidateCommit<'_>) -> Option<i32> {
+    fn first_offender(&self, commit: &CandidateCommit<'_>) -> Result<Option<i32>, ReadError> {
         let Self::RequireSiblingWhen {
             table,
             column,
@@ -299,26 +299,24 @@ impl CommitRule {
             let operations = commit.operations.iter();
             operations.filter(|operation| operation.table.name == *table)
         };
-        let mut needy = of_table().filter(|operation| {
-            let row = operation.row.as_ref();
-            row.is_some_and(|row| holds(row, column, equals))
-        });
-        needy
-            .find(|operation| {
-                let sibling = format!("{}{suffix}", operation.row_id);
-                !of_table().any(|other| other.row_id == sibling)
-            })
-            .map(|operation| operation.op_index)
+        for operation in of_table() {
+            let Some(row) = &operation.row else { continue };
+            let sibling = format!("{}{suffix}", operation.row_id);
+            if holds(row, column, equals)? && !of_table().any(|other| other.row_id == sibling) {
+                return Ok(Some(operation.op_index));
+            }
+        }
+        Ok(None)
     }
 }
 
 /// Whether a column has this value; `null` is NULL, and 1 is the float 1.0 as well.
-fn holds(row: &RowView<'_>, column: &str, expected: &Json) -> bool {
-    match row.value(column) {
+fn holds(row: &RowView<'_>, column: &str, expected: &Json) -> Result<bool, ReadError> {
+    Ok(match row.value(column)? {
         Some(Value::Float(number)) => expected.as_f64() == Some(number),
         Some(value) => value_to_json(&value) == *expected,
         None => expected.is_null(),
-    }
+    })
 }
 
 #[async_trait]
@@ -330,10 +328,12 @@ impl RowValidator for SwitchValidator {
     ) -> Result<(), ValidatorError> {
         let rules = self.of_rows.read();
         let rules = rules.get(&write.table.name).into_iter().flatten();
-        match rules.into_iter().find(|armed| !armed.rule.accepts(write)) {
-            Some(armed) => Err(armed.refusal.clone().into()),
-            None => Ok(()),
+        for armed in rules {
+            if !armed.rule.accepts(write)? {
+                return Err(armed.refusal.clone().into());
+            }
         }
+        Ok(())
     }
 }
 
@@ -347,7 +347,7 @@ impl CommitValidator for SwitchValidator {
         let Some(armed) = &*self.of_commits.read() else {
             return Ok(());
         };
-        match armed.rule.first_offender(commit) {
+        match armed.rule.first_offender(commit)? {
             Some(op_index) => Err(armed.refusal.clone().at_operation(op_index).into()),
             None => Ok(()),
         }

@@ -195,3 +195,21 @@ fn the_keys_of_a_bucket_may_come_from_the_environment_and_are_not_printed() {
     let printed = config.to_toml().unwrap();
     assert!(!printed.contains("hunter2"), "{printed}");
 }
+
+#[test]
+fn origins_are_checked_where_they_are_written() {
+    let config = load(
+        "[server.cors]\nallowed_origins = [\"https://app.example.com\"]\n",
+        &[],
+    )
+    .unwrap();
+    let allowed = config.server.to_server().allowed_origins;
+    assert_eq!(allowed, ["https://app.example.com".parse().unwrap()]);
+    let name = "TIDEWATER_SERVER__CORS__ALLOWED_ORIGINS";
+    let config = load("", &[(name, "[\"*\"]")]).unwrap();
+    assert_eq!(config.server.cors.allowed_origins, ["*".parse().unwrap()]);
+    let text = "[server.cors]\nallowed_origins = [\"https://app.example.com/\"]\n";
+    check_refused(text, &[], "t.toml:2:");
+    check_refused(text, &[], "without a path");
+    check_refused("", &[(name, "[\"https://a.example:443\"]")], "usual port");
+}

@@ -263,6 +263,34 @@ fn the_rules_of_the_configuration_bind_an_import() {
 }
 
 #[test]
+fn an_import_that_was_rejected_is_told_the_same_again_until_its_rows_change() {
+    let place = Place::items();
+    let config = std::fs::read_to_string(&place.config).unwrap();
+    let rules = "[[rules.validate]]\ntable = \"items\"\nexpr = \"row.code != 'bad'\"\n\
+                 code = \"items.bad\"\nmessage = \"it is bad\"\n";
+    std::fs::write(&place.config, format!("{config}{rules}")).unwrap();
+    let rows = "{\"id\":\"1\",\"team\":\"t\",\"code\":\"good\"}\n\
+                {\"id\":\"2\",\"team\":\"t\",\"code\":\"bad\"}\n";
+    let first = place.import(rows, &["--commit-rows", "1"]);
+    check(&first, 1, "", "line 2: items.bad: it is bad");
+    assert_eq!(place.head(), 1);
+
+    // The complaint is the one on record: the rule is gone, and nothing is judged again.
+    std::fs::write(&place.config, &config).unwrap();
+    let again = place.import(rows, &["--commit-rows", "1"]);
+    check(&again, 1, "", "line 2: items.bad: it is bad");
+    assert_eq!(again.stderr, first.stderr);
+    assert_eq!(place.head(), 1);
+
+    // Other rows are another commit.
+    let changed = rows.replace("bad", "better");
+    let output = place.import(&changed, &["--commit-rows", "1"]);
+    let out = "2 rows imported, 1 of them before; 0 rejected\n";
+    check(&output, 0, out, "");
+    assert_eq!(place.head(), 2);
+}
+
+#[test]
 fn an_import_that_keeps_going_leaves_out_what_is_rejected() {
     let place = Place::items();
     let output = place.import(CLASH, &["--commit-rows", "2", "--keep-going"]);

@@ -8,6 +8,7 @@ use tidewater_model::{ActorId, AllowedScopes, ClientId, ErrorCode, Op, Partition
 use tidewater_schema::Table;
 use tidewater_store::{ChangeKind, ChangeWrite, ReactionWrite, ResultRecord, RowKey, StoredRow};
 use tidewater_wire::PushCommit;
+use tokio::time::Instant;
 
 use super::{
     appended,
@@ -64,6 +65,8 @@ pub(super) struct Draft<'d> {
     pub(super) commit: &'d PushCommit,
     pub(super) changes: Vec<ChangeWrite>,
     pub(super) traces: Vec<Trace>,
+    /// When the host's code has had the time that one commit gives it.
+    pub(super) hooks_end: Instant,
 }
 
 /// Decides a commit. An error other than a rejection means that nothing of it is recorded.
@@ -80,6 +83,7 @@ pub(super) async fn decide(
         commit,
         changes: Vec::with_capacity(commit.operations.len()),
         traces: Vec::with_capacity(commit.operations.len()),
+        hooks_end: judge::hooks_end(engine),
     };
     let mut decided = draft.run(candidate, ground).await;
     if matches!(decided, Err(Stop::Reject(_) | Stop::Fail(_))) && draft.wrote_unique_values() {
@@ -88,6 +92,9 @@ pub(super) async fn decide(
         if let Err(first) = ground.show(author.partition, &draft.changes).await {
             decided = Err(first);
         }
+    }
+    if matches!(decided, Err(Stop::Panicked)) {
+        return Err(Stop::Panicked);
     }
     ground.hide().await?;
     match decided {

@@ -8,8 +8,9 @@
 //! given up halfway (the host's code was stopped while it read) leaves a transaction of unknown
 //! content, and that is used no more.
 
-use std::sync::Arc;
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
+use futures_util::FutureExt;
 use tidewater_model::{ErrorCode, PartitionId};
 use tidewater_store::{
     ChangeWrite, CommitWrite, ResultRecord, StoreError, StoreErrorKind, WriteTxn,
@@ -27,6 +28,8 @@ pub(super) enum Stop {
     Fail(RoundError),
     /// The database failed; so does the group.
     Store(StoreError),
+    /// The database panicked; what the transaction holds is unknown, and so the group fails.
+    Panicked,
     /// The earlier write at this place broke a constraint: it is to be rejected, and everything
     /// after it decided again.
     Earlier { write: usize, op_index: i32 },
@@ -57,6 +60,17 @@ impl Stop {
             ErrorCode::ConstraintViolation,
             "write violates a relational constraint",
         )
+    }
+}
+
+/// Calls the database. Its panic must not be taken for one of the host's code that reads through
+/// it: that would reject the commit for good.
+pub(super) async fn walled<T>(
+    call: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, Stop> {
+    match AssertUnwindSafe(call).catch_unwind().await {
+        Ok(called) => called.map_err(Stop::Store),
+        Err(_) => Err(Stop::Panicked),
     }
 }
 
@@ -104,7 +118,7 @@ impl<'g> Ground<'g> {
         if !waiting.is_empty() {
             let count = waiting.len();
             self.is_torn = true;
-            let applied = self.txn.apply(waiting).await;
+            let applied = walled(self.txn.apply(waiting)).await;
             self.is_torn = false;
             if let Some(violation) = applied? {
                 *self.applied += violation.commit;
@@ -120,7 +134,7 @@ impl<'g> Ground<'g> {
         if !new.is_empty() {
             self.staged = changes.len();
             self.is_torn = true;
-            let staged = self.txn.stage(partition, new).await;
+            let staged = walled(self.txn.stage(partition, new)).await;
             self.is_torn = false;
             if let Some(op_index) = staged? {
                 return Err(Stop::constraint(op_index));

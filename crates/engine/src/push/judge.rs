@@ -1,13 +1,15 @@
 //! Lets the host judge: row validators, commit validators, the reaction planner (§6.7–6.9).
 //!
-//! Each runs under a deadline and behind a wall: one that panics, hangs or fails rejects its own
-//! commit and nothing else. The host's text stays in the log.
+//! Each runs behind a wall, and all of one commit under one deadline: one that panics, hangs or
+//! fails rejects its own commit and nothing else, and many slow ones hold the writer no longer
+//! than one may. The host's text stays in the log.
 
 use std::{future::Future, panic::AssertUnwindSafe, time::Duration};
 
 use futures_util::FutureExt;
 use tidewater_model::ErrorCode;
 use tidewater_store::{ReactionWrite, ResultRecord, StoredRow};
+use tokio::time::Instant;
 
 use super::{
     candidate::Candidate,
@@ -17,8 +19,17 @@ use super::{
     reader::Reader,
 };
 use crate::{
-    CandidateCommit, CandidateOperation, Rejection, RoundError, RowView, RowWrite, ValidatorError,
+    CandidateCommit, CandidateOperation, Engine, Rejection, RoundError, RowView, RowWrite,
+    ValidatorError,
 };
+
+/// Longer than anybody waits, and no overflow when it is added to a time.
+const FOREVER: Duration = Duration::from_secs(86_400 * 365);
+
+/// When the host's code has had its time for a commit that is begun now.
+pub(super) fn hooks_end(engine: &Engine) -> Instant {
+    Instant::now() + engine.parts.config.hook_timeout.min(FOREVER)
+}
 
 /// Runs the validators of one write's table.
 pub(super) async fn row(
@@ -158,21 +169,21 @@ fn candidate_commit<'a>(
 enum Failure {
     #[error("it panicked")]
     Panicked,
-    #[error("it overran its deadline of {0:?}")]
+    #[error("the {0:?} that a commit's validators and planner have were over")]
     Overran(Duration),
 }
 
-/// Runs code of the host under the deadline. Making the future is the host's code as well.
+/// Runs code of the host under the deadline of its commit. What does not wait always comes to its
+/// end, even after that. Making the future is the host's code as well.
 async fn guarded<F: Future>(
     draft: &Draft<'_>,
     code: impl FnOnce() -> F,
 ) -> Result<F::Output, Failure> {
-    let deadline = draft.engine.parts.config.hook_timeout;
     let code = AssertUnwindSafe(async { code().await }).catch_unwind();
-    match tokio::time::timeout(deadline, code).await {
+    match tokio::time::timeout_at(draft.hooks_end, code).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(_)) => Err(Failure::Panicked),
-        Err(_) => Err(Failure::Overran(deadline)),
+        Err(_) => Err(Failure::Overran(draft.engine.parts.config.hook_timeout)),
     }
 }
 

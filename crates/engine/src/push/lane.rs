@@ -240,15 +240,21 @@ impl Lanes {
 /// Hands a job to its lane, or refuses it at once.
 pub(super) fn submit(engine: &Arc<Engine>, job: Job) -> Result<(), RoundError> {
     if let Some(lane) = engine.lanes.enqueue(job)? {
-        let engine = Arc::clone(engine);
-        tokio::spawn(async move { run(&engine, &lane).await });
+        let task = {
+            let engine = Arc::clone(engine);
+            Box::pin(async move { run(&engine, &lane).await })
+        };
+        if let Some(task) = engine.store().adopt_lane(task) {
+            tokio::spawn(task);
+        }
     }
     Ok(())
 }
 
 async fn run(engine: &Arc<Engine>, lane: &Option<PartitionId>) {
     while let Some(jobs) = engine.lanes.next_group(lane) {
-        // A panic fails the requests of this group and nothing else: their replies are dropped.
+        // Panics of a transaction are dealt with below. One beyond it fails the requests of this
+        // group and nothing else: their replies are dropped.
         let Ok(results) = AssertUnwindSafe(batch::run(engine, &jobs))
             .catch_unwind()
             .await

@@ -4,15 +4,14 @@ use async_trait::async_trait;
 use tidewater_model::ScopeFilter;
 use tidewater_schema::{Table, TableIndex};
 use tidewater_store::{
-    IndexScan, LoadRequest, RowKey, RowScan, SqlQuery, SqlValue, StorageCode, StoreError,
-    StoreErrorKind,
+    IndexScan, LoadRequest, RowKey, RowScan, SqlQuery, SqlValue, StorageCode, StoreErrorKind,
 };
 use tokio::sync::Mutex;
 
 use super::{
     candidate::Candidate,
     commit::Draft,
-    ground::{Ground, Stop},
+    ground::{Ground, Stop, walled},
 };
 use crate::{CandidateReader, CandidateRow, ReadError};
 
@@ -66,11 +65,13 @@ impl State<'_, '_> {
     }
 
     /// A wrong query is the validator's fault; anything else is the database's.
-    fn failed(&mut self, error: StoreError) -> ReadError {
-        match error.kind {
-            StoreErrorKind::Refused(code) => ReadError::Refused(code.as_str(), error.to_string()),
-            _ => self.stopped(Stop::Store(error)),
+    fn failed(&mut self, stop: Stop) -> ReadError {
+        if let Stop::Store(error) = &stop
+            && let StoreErrorKind::Refused(code) = error.kind
+        {
+            return ReadError::Refused(code.as_str(), error.to_string());
         }
+        self.stopped(stop)
     }
 }
 
@@ -100,7 +101,7 @@ impl CandidateReader for Reader<'_, '_, '_> {
                 rows: vec![key],
                 ..LoadRequest::default()
             };
-            match state.ground.txn().load(wanted).await {
+            match walled(state.ground.txn().load(wanted)).await {
                 Ok(mut loaded) => loaded.rows.pop().flatten(),
                 Err(error) => return Err(state.failed(error)),
             }
@@ -142,7 +143,7 @@ impl CandidateReader for Reader<'_, '_, '_> {
                 .show(&scan.partition, &self.draft.changes)
                 .await
             {
-                Ok(txn) => txn.scan_rows(scan.clone()).await,
+                Ok(txn) => walled(txn.scan_rows(scan.clone())).await,
                 Err(stop) => return Err(state.stopped(stop)),
             };
             let page = read.map_err(|error| state.failed(error))?;
@@ -205,7 +206,7 @@ impl CandidateReader for Reader<'_, '_, '_> {
             .show(&scan.partition, &self.draft.changes)
             .await
         {
-            Ok(txn) => txn.scan_index(scan).await,
+            Ok(txn) => walled(txn.scan_index(scan)).await,
             Err(stop) => return Err(state.stopped(stop)),
         };
         let rows = read.map_err(|error| state.failed(error))?;
@@ -231,7 +232,7 @@ impl CandidateReader for Reader<'_, '_, '_> {
             .show(&query.partition, &self.draft.changes)
             .await
         {
-            Ok(txn) => txn.query(query).await,
+            Ok(txn) => walled(txn.query(query)).await,
             Err(stop) => return Err(state.stopped(stop)),
         };
         read.map_err(|error| state.failed(error))

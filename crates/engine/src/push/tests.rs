@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidewater_model::{ErrorCode, limits};
+use tidewater_model::{ClientId, ErrorCode, limits};
 use tidewater_store::Store;
 use tidewater_wire::{
     OpResult, Operation, OperationAction, PushOutcome, WireVersion,
@@ -409,6 +409,50 @@ async fn a_client_id_belongs_to_the_first_actor_who_pushes_with_it() {
         .try_round(&other, Ask::new().push("k2", vec![delete("n1")]))
         .await;
     assert_eq!(refused.unwrap_err().code, ErrorCode::InvalidClientId);
+}
+
+impl TestServer {
+    /// Whom the client of these tests belongs to in the database.
+    async fn bound_to(&self) -> Option<String> {
+        let client = ClientId::new("c1");
+        let record = self.store.find_client(&partition(), &client).await.unwrap();
+        record.map(|record| record.actor.to_string())
+    }
+}
+
+#[tokio::test]
+async fn a_new_client_is_bound_before_its_first_answer_ends_and_a_known_one_costs_no_write() {
+    let server = TestServer::start().await;
+    server.round(Ask::pull([all_notes()])).await;
+    let actor = identity().actor.to_string();
+    assert_eq!(server.bound_to().await, Some(actor));
+    let before = server.store.activity_writes();
+    for _ in 0..3 {
+        server.round(Ask::pull([all_notes()])).await;
+    }
+    assert_eq!(server.store.activity_writes(), before);
+}
+
+#[tokio::test]
+async fn commits_that_come_together_bind_their_client_without_a_second_write() {
+    let server = TestServer::start().await;
+    server.push("k1", vec![upsert("n1", "t1", "a", None)]).await;
+    let actor = identity().actor.to_string();
+    assert_eq!(server.bound_to().await, Some(actor));
+    assert_eq!(server.store.activity_writes(), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_could_not_be_bound_is_bound_by_its_commit() {
+    let server = TestServer::start().await;
+    server.store.fail_upkeep(2);
+    let refused = server.refusal(Ask::pull([all_notes()])).await;
+    assert_eq!(refused.code, ErrorCode::InternalError);
+    assert_eq!(server.bound_to().await, None);
+    // Its record is gathered and not written.
+    server.push("k1", vec![upsert("n1", "t1", "a", None)]).await;
+    let actor = identity().actor.to_string();
+    assert_eq!(server.bound_to().await, Some(actor));
 }
 
 #[tokio::test]

@@ -266,6 +266,8 @@ async fn maintenance_outlives_its_failures() {
         ..EngineConfig::default()
     };
     let server = with_commits(config, 3).await;
+    // A new client is bound before it is answered; what a known one does is upkeep.
+    server.round(Ask::pull([notes(1)])).await;
     server.store.fail_upkeep(u64::MAX);
     let upkeep = tokio::spawn(Arc::clone(&server.engine).run_maintenance());
     server.round(Ask::pull([notes(3)])).await;

@@ -13,11 +13,11 @@ use parking_lot::Mutex;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
-    ActivityBatch, ClientRecord, LoadRequest, Loaded, MemoryStore, PartitionRecord, PartitionTouch,
-    Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan,
-    RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, Store, StoreError,
-    StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes,
-    WriteTxn,
+    ActivityBatch, ClientRecord, Lane, LoadRequest, Loaded, MemoryStore, PartitionRecord,
+    PartitionTouch, Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey,
+    RowPage, RowScan, RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, Store,
+    StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest,
+    WriteLanes, WriteTxn,
 };
 use tokio::sync::Semaphore;
 
@@ -33,6 +33,7 @@ pub(crate) struct ProbedStore {
     streams_fail: AtomicU64,
     /// A stream that has begun takes a permit before its caller gets it.
     stream_gate: Mutex<Option<Arc<Semaphore>>>,
+    activity_writes: AtomicU64,
     /// What to do before a read, and how many go first.
     act: Mutex<Option<(u64, Act)>>,
 }
@@ -58,6 +59,11 @@ impl ProbedStore {
     /// The next `times` streams fail.
     pub(crate) fn fail_streams(&self, times: u64) {
         self.streams_fail.store(times, Ordering::SeqCst);
+    }
+
+    /// Attempts to write activity so far.
+    pub(crate) fn activity_writes(&self) -> u64 {
+        self.activity_writes.load(Ordering::SeqCst)
     }
 
     /// Does this once, directly before the next read of log or rows.
@@ -125,6 +131,10 @@ impl Store for ProbedStore {
 
     fn write_lanes(&self) -> WriteLanes {
         self.inner.write_lanes()
+    }
+
+    fn adopt_lane(&self, lane: Lane) -> Option<Lane> {
+        self.inner.adopt_lane(lane)
     }
 
     async fn touch_partition(&self, touch: PartitionTouch) -> Result<PartitionRecord, StoreError> {
@@ -260,6 +270,7 @@ impl Store for ProbedStore {
     }
 
     async fn put_activity(&self, batch: ActivityBatch) -> Result<(), StoreError> {
+        self.activity_writes.fetch_add(1, Ordering::SeqCst);
         self.upkeep()?;
         self.inner.put_activity(batch).await
     }

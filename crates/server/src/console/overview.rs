@@ -27,6 +27,7 @@ pub(crate) async fn read(server: &Server) -> Result<Value, StoreError> {
         described.push(describe_partition(&record, clients, more_clients));
     }
     let usage = server.usage();
+    let pushed = server.engine().push_totals();
     Ok(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "schemaVersion": server.engine().schema().version(),
@@ -35,6 +36,10 @@ pub(crate) async fn read(server: &Server) -> Result<Value, StoreError> {
             "connections": usage.connections,
             "rounds": usage.rounds,
             "bufferedBytes": usage.buffered_bytes,
+        },
+        "pushes": {
+            "transactions": pushed.transactions,
+            "commits": pushed.commits,
         },
         "partitions": described,
         "morePartitions": more_partitions,

@@ -112,6 +112,13 @@ async fn the_overview_shows_partitions_with_their_devices() {
     .await;
     host.server.engine().flush_activity().await.unwrap();
     let state = get(host.address, "/console/state", &[]).await.json();
+    assert_eq!(
+        (
+            &state["pushes"]["transactions"],
+            &state["pushes"]["commits"]
+        ),
+        (&1.into(), &1.into())
+    );
     let partition = &state["partitions"][0];
     assert_eq!(
         (&partition["partition"], &partition["head"]),

@@ -9,6 +9,7 @@ mod bodies;
 mod client;
 mod compression;
 mod console;
+mod cors;
 mod downloads;
 mod embed;
 mod front;

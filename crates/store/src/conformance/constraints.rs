@@ -2,15 +2,23 @@
 
 use std::sync::Arc;
 
+use bytestring::ByteString;
+use serde_json::json;
+use tidewater_schema::{Schema, TableIndex};
+use tidewater_wire::row::{RowWriter, Value};
+
 use super::{
     Database,
     fixtures::{
-        Draft, Item, NOTES, NOW_MS, TASKS, all_rows, client, filter, lock, page, partition,
-        push_key, team_one, touch, whole_log, window,
+        Draft, Item, NOTES, NOW_MS, TASKS, all_rows, client, compile, filter, lock, page,
+        partition, push_key, scopes, team_one, touch, whole_log, window,
     },
     support::{begin, finished, head, ready, serves, try_write, write},
 };
-use crate::{CommitWrite, Finished, LoadRequest, Store, Violation, WriteTxn};
+use crate::{
+    ChangeKind, CommitWrite, Finished, IndexScan, LoadRequest, RowState, SqlValue, Store,
+    Violation, WriteTxn,
+};
 
 #[track_caller]
 fn violated(finished: Finished) -> (Box<dyn WriteTxn>, Violation) {
@@ -126,6 +134,97 @@ pub(super) async fn nulls_never_collide(database: &dyn Database) {
     write(&*store, [draft]).await;
     let draft = Draft::new("p", 2).insert(&Item::note("c").code(""));
     violated(try_write(&*store, [draft]).await);
+}
+
+/// Two floats, unique both: `weight` is never NULL, `spare` may be.
+const SCALES: TableIndex = TableIndex(0);
+const WEIGHT: usize = 0;
+const SPARE: usize = 1;
+
+fn scales() -> Arc<Schema> {
+    compile(&json!({"irVersion": 1, "schemaVersion": 1, "tables": [{
+        "name": "scales", "primaryKey": "id",
+        "columns": [
+            {"name": "id", "type": "string", "nullable": false},
+            {"name": "team", "type": "string", "nullable": false},
+            {"name": "weight", "type": "float", "nullable": false},
+            {"name": "spare", "type": "float", "nullable": true},
+        ],
+        "scopes": [{"pattern": "team:{team}", "variable": "team", "column": "team"}],
+        "indexes": [
+            {"name": "scales_weight", "columns": ["weight"], "unique": true},
+            {"name": "scales_spare", "columns": ["spare"], "unique": true},
+        ],
+    }]}))
+}
+
+/// A row of [`SCALES`].
+fn scale(draft: Draft, id: &str, weight: f64, spare: f64) -> Draft {
+    let mut payload = RowWriter::new(4);
+    payload.value(&Value::String(id));
+    payload.value(&Value::String("t1"));
+    payload.value(&Value::Float(weight));
+    payload.value(&Value::Float(spare));
+    let row = RowState {
+        row_version: 1,
+        scopes: scopes(&[("team", "t1")]),
+        payload: payload.finish().into(),
+        column_versions: None,
+        blob_ids: None,
+    };
+    draft.upsert(SCALES, ByteString::from(id), row, None)
+}
+
+/// NaN is a legal float, and SQL has no such value: it is NULL where NULL is allowed, and
+/// one value like others where it is not. Either way the row comes back as it was.
+pub(super) async fn what_is_not_a_number_is_null_or_one_value(database: &dyn Database) {
+    let store = database.open().await;
+    store.prepare(&scales()).await.unwrap();
+    touch(&*store, "p").await;
+    let other = f64::from_bits(f64::NAN.to_bits() | 1);
+    assert!(other.is_nan());
+    let draft = scale(Draft::new("p", 1), "a", f64::NAN, f64::NAN);
+    let draft = scale(draft, "b", 1.0, other);
+    write(&*store, [draft.clone()]).await;
+    let rows = page(&*store, all_rows("p", SCALES, team_one())).await.rows;
+    let sent = draft.build();
+    let sent = sent.applied.as_ref().unwrap().changes.iter();
+    let sent: Vec<_> = sent
+        .map(|change| match &change.kind {
+            ChangeKind::Upsert { row, .. } => row.payload.to_vec(),
+            ChangeKind::Delete { .. } => unreachable!("nothing is deleted"),
+        })
+        .collect();
+    let kept: Vec<_> = rows.into_iter().map(|row| row.2).collect();
+    assert_eq!(kept, sent, "bit by bit");
+
+    let taken = scale(Draft::new("p", 2), "c", other, 2.0);
+    let (txn, violation) = violated(try_write(&*store, [taken]).await);
+    assert_eq!(violation, at(0, 0));
+    drop(txn);
+    if !database.stages() {
+        return;
+    }
+    let (mut txn, _) = begin(&*store, "p").await;
+    for (index, value, expected) in [
+        (WEIGHT, SqlValue::Real(other), "a"),
+        (WEIGHT, SqlValue::Real(1.0), "b"),
+        (WEIGHT, SqlValue::Null, ""),
+        (SPARE, SqlValue::Real(f64::NAN), "ab"),
+        (SPARE, SqlValue::Null, "ab"),
+    ] {
+        let scan = IndexScan {
+            partition: partition("p"),
+            table: SCALES,
+            index,
+            values: vec![value.clone()],
+            after: None,
+            limit: 10,
+        };
+        let found = txn.scan_index(scan).await.unwrap();
+        let found: String = found.iter().map(|(row_id, _)| row_id.to_string()).collect();
+        assert_eq!(found, expected, "{index} {value:?}");
+    }
 }
 
 pub(super) async fn unique_values_are_compared_byte_by_byte(database: &dyn Database) {

@@ -280,6 +280,7 @@ macro_rules! for_each_conformance_case {
                 an_update_may_keep_its_own_value
                 values_are_unique_within_a_partition_only
                 nulls_never_collide
+                what_is_not_a_number_is_null_or_one_value
                 unique_values_are_compared_byte_by_byte
                 a_unique_index_over_columns_compares_all_of_them
                 a_value_freed_earlier_in_the_commit_is_free

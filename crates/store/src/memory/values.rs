@@ -2,7 +2,9 @@
 //!
 //! A database indexes typed columns, which only materialized tables have; so it is here. Values
 //! are compared by their encoding, which says where it ends, so that no two lists of values read
-//! alike. NULL is a value that is equal to itself in a lookup and unique never.
+//! alike. NULL is a value that is equal to itself in a lookup and unique never. What is not a number is
+//! NULL where that is allowed, and elsewhere a value like others: the row is legal, and a
+//! database whose floats have no such value must keep it somehow.
 
 use std::sync::Arc;
 
@@ -69,7 +71,10 @@ impl ValueIndexes {
             StoreError::new(StoreErrorKind::Corrupt, "read a stored row").with_source(error)
         })?;
         let keys = self.0.iter().map(|index| {
-            let values = index.columns.iter().map(|column| fields[*column]);
+            let values = index
+                .columns
+                .iter()
+                .map(|column| (&table.columns[*column], fields[*column]));
             ValueKey::of_fields(values)
         });
         Ok(RowKeys(keys.collect()))
@@ -148,11 +153,11 @@ impl ValueIndexes {
 }
 
 impl ValueKey {
-    fn of_fields<'a>(fields: impl Iterator<Item = Option<Field<'a>>>) -> Self {
+    fn of_fields<'a>(fields: impl Iterator<Item = (&'a Column, Option<Field<'a>>)>) -> Self {
         let mut key = KeyWriter::default();
-        for field in fields {
+        for (column, field) in fields {
             match field {
-                Some(field) => key.value(&field.value),
+                Some(field) => key.value(column, &field.value),
                 None => key.null(),
             }
         }
@@ -166,18 +171,20 @@ impl ValueKey {
             match (column.kind, value) {
                 (_, SqlValue::Null) => key.null(),
                 (ColumnType::Integer, SqlValue::Integer(value)) => {
-                    key.value(&Value::Integer(*value));
+                    key.value(column, &Value::Integer(*value));
                 }
                 (ColumnType::Boolean, SqlValue::Integer(value @ (0 | 1))) => {
-                    key.value(&Value::Boolean(*value == 1));
+                    key.value(column, &Value::Boolean(*value == 1));
                 }
-                (ColumnType::Float, SqlValue::Real(value)) => key.value(&Value::Float(*value)),
+                (ColumnType::Float, SqlValue::Real(value)) => {
+                    key.value(column, &Value::Float(*value))
+                }
                 (
                     ColumnType::String | ColumnType::Json | ColumnType::BlobRef,
                     SqlValue::Text(text),
-                ) => key.value(&Value::String(text)),
+                ) => key.value(column, &Value::String(text)),
                 (ColumnType::Bytes | ColumnType::Crdt, SqlValue::Blob(bytes)) => {
-                    key.value(&Value::Bytes(bytes));
+                    key.value(column, &Value::Bytes(bytes));
                 }
                 _ => return None,
             }
@@ -199,10 +206,14 @@ impl KeyWriter {
         self.bytes.push(0);
     }
 
-    fn value(&mut self, value: &Value<'_>) {
+    fn value(&mut self, column: &Column, value: &Value<'_>) {
         match value {
-            // Databases hold the two zeros equal and store NULL for what is not a number.
-            Value::Float(number) if number.is_nan() => self.null(),
+            // Databases hold the two zeros equal, and whatever is not a number as well.
+            Value::Float(number) if number.is_nan() && column.nullable => self.null(),
+            Value::Float(number) if number.is_nan() => {
+                self.bytes.push(1);
+                Value::Float(f64::NAN).encode(&mut self.bytes);
+            }
             Value::Float(0.0) => {
                 self.bytes.push(1);
                 Value::Float(0.0).encode(&mut self.bytes);

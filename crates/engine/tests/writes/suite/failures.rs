@@ -220,12 +220,18 @@ async fn check(fault: Option<Fault>) -> Vec<&'static str> {
         told.is_sorted_by(|left, right| left < right),
         "{fault:?}: {told:?}"
     );
-    if fault.is_none_or(|fault| fault.times == 1 && fault.when != When::Panics) {
+    if fault.is_none_or(|fault| fault.times == 1) {
         let all: Vec<u64> = (1..=server.head().await).collect();
         assert_eq!(told, all, "{fault:?}: observers miss nothing");
         assert!(
             failed <= 1,
             "{fault:?}: one failure fails at most one request"
+        );
+        let panics =
+            fault.is_some_and(|fault| matches!(fault.when, When::Panics | When::PanicsAfter));
+        assert!(
+            !panics || failed == 0,
+            "{fault:?}: what panicked once is made good"
         );
     }
     calls
@@ -291,17 +297,86 @@ async fn whatever_fails_for_a_while_loses_nothing_that_was_acknowledged() {
 }
 
 #[tokio::test]
-async fn a_store_that_panics_fails_its_group_and_the_lane_goes_on() {
+async fn a_store_that_panics_loses_nothing_and_the_lane_goes_on() {
     let calls = u64::try_from(check(None).await.len()).unwrap();
     for from in 0..calls {
-        let (times, kind, when) = (1, StoreErrorKind::Corrupt, When::Panics);
-        check(Some(Fault {
-            from,
-            times,
-            kind,
-            when,
-        }))
-        .await;
+        for when in [When::Panics, When::PanicsAfter] {
+            for times in [1, 3, 1_000] {
+                let kind = StoreErrorKind::Corrupt;
+                check(Some(Fault {
+                    from,
+                    times,
+                    kind,
+                    when,
+                }))
+                .await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_commit_whose_calls_panic_fails_alone() {
+    // Through a commit's own reads, what is written for it, and the transaction as a whole.
+    for call in ["begin", "load", "apply", "stage", "finish"] {
+        let hooks = with_commits(hooks(), |commit, reader| {
+            let reads = commit.client_commit_id == "read";
+            Box::pin(async move {
+                if reads {
+                    reader.row("sub", "bad").await?;
+                }
+                Ok(())
+            })
+        });
+        let server = Arc::new(Setup::of(SCHEMA).with_hooks(hooks).start().await);
+        server.store.poison(call, "bad");
+        // What is applied in the middle of a transaction is what was decided before.
+        let (first, second) = match call {
+            "apply" => ("bad", "d"),
+            _ => ("a", "bad"),
+        };
+        let bad = Ask::new()
+            .push("k0", vec![top("z", None)])
+            .push("k1", vec![top(first, None)])
+            .push("read", vec![top(second, None)])
+            .push("k3", vec![top("c", None)]);
+        let others = ["bob", "tom", "eve"].map(|actor| {
+            Ask::new()
+                .by(actor)
+                .push("k1", vec![top(actor, None)])
+                .push("k2", vec![top(actor, None)])
+        });
+        let [bob, tom, eve] = others;
+        let answers = server.batch(vec![bob, bad, tom, eve]).await;
+        for (place, answer) in answers.iter().enumerate() {
+            match answer {
+                Ok(answer) => assert!(
+                    answer
+                        .outcomes()
+                        .iter()
+                        .all(|told| told.starts_with("applied")),
+                    "{call} {place}"
+                ),
+                Err(error) => {
+                    assert_eq!(place, 1, "{call}");
+                    check_retryable(error);
+                }
+            }
+        }
+        if call == "apply" {
+            // Alone, nothing has to be applied for it before it is finished.
+            assert!(answers[1].is_ok(), "{call}");
+        } else {
+            assert!(answers[1].is_err(), "{call}");
+            // What came before it stands, what comes after it is not decided.
+            let stands = server.recorded_of("c1", "k1").await.is_some();
+            assert!(stands, "{call}");
+            let decided = server.recorded_of("c1", "k3").await.is_some();
+            assert!(!decided, "{call}");
+        }
+        check_consistent(&server).await;
+        let head = server.head().await;
+        assert_eq!(server.told_head("top").await, i64::try_from(head).unwrap());
     }
 }
 

@@ -34,6 +34,9 @@ pub(crate) struct Setup {
     pub(crate) schema: String,
     pub(crate) hooks: Hooks,
     pub(crate) config: EngineConfig,
+    /// Whether a store may run lanes on a thread of its own, where virtual time does not wait for
+    /// them.
+    pub(crate) adopts_lanes: bool,
 }
 
 impl Setup {
@@ -42,6 +45,7 @@ impl Setup {
             schema: schema.to_owned(),
             hooks: Hooks::default(),
             config: EngineConfig::default(),
+            adopts_lanes: true,
         }
     }
 
@@ -56,7 +60,7 @@ impl Setup {
 
     /// Starts on a database that may have been used before.
     pub(crate) async fn start_on(self, database: Arc<dyn Store>) -> Server {
-        let store = Arc::new(WatchedStore::new(database));
+        let store = Arc::new(WatchedStore::new(database, self.adopts_lanes));
         let clock = Arc::new(ManualClock(AtomicI64::new(1_800_000_000_000)));
         let schema = Arc::new(Schema::from_json(&self.schema).expect("a schema"));
         let resolver = Arc::new(Resolver::default());

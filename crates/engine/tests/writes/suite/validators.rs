@@ -13,7 +13,7 @@ use tidewater_wire::{RejectionDetails, WireVersion, row::Value};
 use super::{
     asking::{Ask, Op, delete, put},
     crdt::SetMerger,
-    host::{with_commits, with_rows},
+    host::{with_commits, with_planner, with_rows},
     server::{Server, Setup},
 };
 
@@ -93,7 +93,12 @@ fn words(row: Option<RowView<'_>>) -> String {
         Some(Value::Crdt(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
         Some(value) => value.render().unwrap_or_default().into_owned(),
     };
-    let values: Vec<String> = row.values().iter().map(|(_, text)| value(text)).collect();
+    let values: Vec<String> = row
+        .values()
+        .unwrap()
+        .iter()
+        .map(|(_, text)| value(text))
+        .collect();
     format!("{}@{}", values.join("|"), row.row_version)
 }
 
@@ -111,8 +116,8 @@ fn noting_rows(notes: &Notes, table: &str, hooks: Hooks) -> Hooks {
         );
         notes.add(line);
         Box::pin(async move {
-            let total = write.row.and_then(|row| row.value("total"));
-            match total {
+            let total = write.row.map(|row| row.value("total")).transpose()?;
+            match total.flatten() {
                 Some(Value::Integer(total)) if total < 0 => {
                     let details = RejectionDetails::new()
                         .field_path("total")
@@ -436,22 +441,50 @@ mod failures {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_deadline_is_each_validators_own() {
-        let slow = |hooks| {
-            with_rows(hooks, "orders", |_, _| {
+    async fn the_deadline_is_one_for_everything_that_judges_a_commit() {
+        async fn slow() -> Result<(), ValidatorError> {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            Ok(())
+        }
+        let rows = |hooks| with_rows(hooks, "orders", |_, _| Box::pin(slow()));
+        let commits = |hooks| with_commits(hooks, |_, _| Box::pin(slow()));
+        let plans = |hooks| {
+            with_planner(hooks, |_, _| {
                 Box::pin(async {
-                    tokio::time::sleep(Duration::from_millis(700)).await;
-                    Ok(())
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    Ok(Vec::new())
                 })
             })
         };
-        let mut setup = Setup::of(SCHEMA).with_hooks(slow(slow(slow(Hooks::default()))));
-        setup.config = EngineConfig {
-            hook_timeout: Duration::from_secs(1),
-            ..EngineConfig::default()
+        let none = Hooks::default;
+        let start = async |hooks| {
+            let mut setup = Setup::of(SCHEMA).with_hooks(hooks);
+            setup.adopts_lanes = false;
+            setup.config = EngineConfig {
+                hook_timeout: Duration::from_secs(1),
+                ..EngineConfig::default()
+            };
+            setup.start().await
         };
-        let server = setup.start().await;
-        assert_eq!(server.push(vec![order("a", 1)]).await, "applied 1");
+        let two = || vec![order("a", 1), order("b", 1)];
+
+        // Three rests of 300 ms fit, four do not, wherever they are taken.
+        let server = start(plans(commits(rows(none())))).await;
+        assert_eq!(server.push(vec![order("c", 1)]).await, "applied 1");
+        // Each commit has its own second.
+        assert_eq!(server.push(vec![order("c", 1)]).await, "applied 2");
+        let error = server.try_round(Ask::new().push("k", two())).await;
+        assert_eq!(error.unwrap_err().code.as_str(), "sync.internal_error");
+
+        let refused = "rejected 0:sync.constraint_violation";
+        let server = start(commits(commits(rows(none())))).await;
+        assert_eq!(server.push(two()).await, refused);
+        let server = start(commits(commits(commits(commits(none()))))).await;
+        assert_eq!(server.push(vec![order("a", 1)]).await, refused);
+        let server = start(rows(rows(none()))).await;
+        let outcome = server.push(two()).await;
+        assert_eq!(outcome, "rejected 1:sync.constraint_violation");
+        assert_eq!(server.rows("orders").await, Vec::<String>::new());
     }
 
     #[tokio::test]

@@ -15,7 +15,7 @@ use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite, Finished,
-    IndexScan, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
+    IndexScan, Lane, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
     ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
     RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, SqlQuery, SqlValue, Store,
     StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Violation, Window,
@@ -32,6 +32,8 @@ pub(crate) enum When {
     After,
     /// The store panics before anything of it happened.
     Panics,
+    /// The store panics after all of it happened.
+    PanicsAfter,
 }
 
 /// These calls fail like this.
@@ -46,6 +48,7 @@ pub(crate) struct Fault {
 /// Any store, watched.
 pub(crate) struct WatchedStore {
     inner: Arc<dyn Store>,
+    adopts_lanes: bool,
     watch: Arc<Watch>,
 }
 
@@ -54,6 +57,8 @@ struct Watch {
     /// Calls since the last fault was set.
     calls: Mutex<Vec<&'static str>>,
     fault: Mutex<Option<Fault>>,
+    /// The call that panics when it is about this row, each time.
+    poison: Mutex<Option<(&'static str, &'static str)>>,
     held: AtomicBool,
     waiting: AtomicU64,
     changed: Notify,
@@ -75,11 +80,22 @@ impl Watch {
             return Ok(());
         }
         drop(calls);
-        assert!(fault.when != When::Panics, "as told");
+        match (fault.when, when) {
+            (When::Panics, When::Before) | (When::PanicsAfter, When::After) => panic!("as told"),
+            _ => {}
+        }
         if fault.when == when {
             return Err(StoreError::new(fault.kind, "do as told"));
         }
         Ok(())
+    }
+
+    fn taste<'a>(&self, name: &'static str, rows: impl IntoIterator<Item = &'a ByteString>) {
+        let Some((call, row)) = *self.poison.lock() else {
+            return;
+        };
+        let is_poisoned = call == name && rows.into_iter().any(|found| found == row);
+        assert!(!is_poisoned, "as told");
     }
 
     async fn pass(&self) {
@@ -97,9 +113,10 @@ impl Watch {
 }
 
 impl WatchedStore {
-    pub(crate) fn new(inner: Arc<dyn Store>) -> Self {
+    pub(crate) fn new(inner: Arc<dyn Store>, adopts_lanes: bool) -> Self {
         Self {
             inner,
+            adopts_lanes,
             watch: Arc::default(),
         }
     }
@@ -113,6 +130,11 @@ impl WatchedStore {
     pub(crate) fn fail(&self, fault: Option<Fault>) {
         self.watch.calls.lock().clear();
         *self.watch.fault.lock() = fault;
+    }
+
+    /// Lets calls of this name panic when they are about this row.
+    pub(crate) fn poison(&self, call: &'static str, row: &'static str) {
+        *self.watch.poison.lock() = Some((call, row));
     }
 
     /// The calls since the last fault was set.
@@ -161,6 +183,14 @@ impl Store for WatchedStore {
 
     fn write_lanes(&self) -> WriteLanes {
         self.inner.write_lanes()
+    }
+
+    fn adopt_lane(&self, lane: Lane) -> Option<Lane> {
+        if self.adopts_lanes {
+            self.inner.adopt_lane(lane)
+        } else {
+            Some(lane)
+        }
     }
 
     async fn touch_partition(&self, touch: PartitionTouch) -> Result<PartitionRecord, StoreError> {
@@ -319,6 +349,8 @@ impl Store for WatchedStore {
     ) -> Result<(Box<dyn WriteTxn>, Loaded), StoreError> {
         self.watch.pass().await;
         self.watch.call("begin", When::Before)?;
+        self.watch
+            .taste("begin", wanted.rows.iter().map(|key| &key.row_id));
         let (txn, loaded) = self.inner.begin_write(wanted).await?;
         self.watch.call("begin", When::After)?;
         Ok((self.watched(txn), loaded))
@@ -327,6 +359,14 @@ impl Store for WatchedStore {
     async fn check(&self) -> Result<(), StoreError> {
         self.inner.check().await
     }
+}
+
+fn rows(commits: &[Arc<CommitWrite>]) -> impl Iterator<Item = &ByteString> {
+    commits
+        .iter()
+        .filter_map(|commit| commit.applied.as_ref())
+        .flat_map(|applied| &applied.changes)
+        .map(|change| &change.row_id)
 }
 
 struct WatchedTxn {
@@ -339,6 +379,8 @@ struct WatchedTxn {
 impl WriteTxn for WatchedTxn {
     async fn load(&mut self, wanted: LoadRequest) -> Result<Loaded, StoreError> {
         self.watch.call("load", When::Before)?;
+        self.watch
+            .taste("load", wanted.rows.iter().map(|key| &key.row_id));
         let loaded = self.inner.load(wanted).await?;
         self.watch.call("load", When::After)?;
         Ok(loaded)
@@ -349,6 +391,7 @@ impl WriteTxn for WatchedTxn {
         commits: Vec<Arc<CommitWrite>>,
     ) -> Result<Option<Violation>, StoreError> {
         self.watch.call("apply", When::Before)?;
+        self.watch.taste("apply", rows(&commits));
         let violation = self.inner.apply(commits).await?;
         if self.watch.apply_hangs.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
@@ -363,6 +406,8 @@ impl WriteTxn for WatchedTxn {
         changes: Vec<ChangeWrite>,
     ) -> Result<Option<i32>, StoreError> {
         self.watch.call("stage", When::Before)?;
+        self.watch
+            .taste("stage", changes.iter().map(|change| &change.row_id));
         let violation = self.inner.stage(partition, changes).await?;
         self.watch.call("stage", When::After)?;
         Ok(violation)
@@ -414,6 +459,7 @@ impl WriteTxn for WatchedTxn {
     ) -> Result<Finished, StoreError> {
         let Self { inner, watch } = *self;
         watch.call("finish", When::Before)?;
+        watch.taste("finish", rows(&commits));
         let finished = inner.finish(commits).await?;
         watch.call("finish", When::After)?;
         Ok(match finished {

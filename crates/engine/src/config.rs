@@ -1,6 +1,6 @@
 //! What an operator can set about the engine.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use tidewater_model::limits;
 
@@ -70,6 +70,9 @@ pub struct EngineConfig {
     pub outcome_age_ms: i64,
     /// How often outcomes that are too old are looked for.
     pub outcome_prune_interval: Duration,
+    /// Checkpoints that this process completes, so that it serves partitions where they are
+    /// pending; others refuse those (§2.4).
+    pub declared_checkpoints: BTreeSet<String>,
 }
 
 impl Default for EngineConfig {
@@ -100,6 +103,7 @@ impl Default for EngineConfig {
             retention: Retention::default(),
             outcome_age_ms: 90 * DAY_MS,
             outcome_prune_interval: Duration::from_secs(24 * 60 * 60),
+            declared_checkpoints: BTreeSet::new(),
         }
     }
 }

@@ -149,6 +149,7 @@ pub fn transition(
     use CheckpointOutcome::{Done, Held, Stale, Unverifiable};
     let stored = match (stored, change) {
         (None, CheckpointChange::Declare { schema_version }) => {
+            check_name(key)?;
             return Ok((Done, declared(key, schema_version, ground)));
         }
         (None, _) => return Err(not_declared(key, "was never declared")),
@@ -265,6 +266,24 @@ fn not_declared(key: &CheckpointKey, why: &str) -> StoreError {
             key.name, key.partition
         ),
     )
+}
+
+/// Longest name of a checkpoint.
+const NAME_BYTES_MAX: usize = 128;
+
+fn check_name(key: &CheckpointKey) -> Result<(), StoreError> {
+    let name = &key.name;
+    let is_good = (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control);
+    if is_good {
+        return Ok(());
+    }
+    Err(StoreError::refused(
+        StorageCode::CheckpointNotDeclared,
+        DURING,
+        format!(
+            "the name of a checkpoint has 1 to {NAME_BYTES_MAX} bytes and no control characters"
+        ),
+    ))
 }
 
 /// The refusal of a commit by a writer that is older than the fence requires.

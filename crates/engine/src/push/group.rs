@@ -197,6 +197,7 @@ impl<'a> Group<'a> {
             client: &job.client,
             allowed: job.allowed.as_deref(),
             sparse: job.version.is_sparse(),
+            view: &job.view,
             held: Some(&job.held).filter(|held| held.is_good_at(self.now_ms)),
         };
         let mut ground = Ground::new(txn, &self.writes, &mut self.applied);
@@ -294,9 +295,9 @@ impl<'a> Group<'a> {
     }
 
     fn check_gate(&mut self, job: &Job) -> Result<(), RoundError> {
-        let running = self.engine.schema().version();
-        let gate = self.gate_mut(&job.identity.partition);
-        crate::partition::check_gate(gate, &job.log_epoch, running)
+        let (engine, partition) = (self.engine, &job.identity.partition);
+        let gate = self.gate_mut(partition);
+        crate::partition::check_gate(engine, gate, partition, &job.log_epoch)
     }
 
     fn check_client(&self, job: &Job) -> Result<(), RoundError> {

@@ -195,3 +195,15 @@ fn states_are_read_as_they_are_written() {
     }
     assert_eq!(CheckpointState::from_text("begun"), None);
 }
+
+#[test]
+fn a_name_is_short_and_printable() {
+    for name in ["", "a\0b", &"x".repeat(129)] {
+        let key = CheckpointKey {
+            name: name.to_owned(),
+            ..key()
+        };
+        let change = CheckpointChange::Declare { schema_version: 1 };
+        assert!(transition(&key, None, ground(0, 0, None), change).is_err());
+    }
+}

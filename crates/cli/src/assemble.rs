@@ -289,7 +289,7 @@ fn transfer_config(config: &Config, scratch: Option<PathBuf>) -> TransferConfig 
     }
 }
 
-fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+pub(crate) fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     match config.store.kind {
         StoreKind::Memory => Ok(Arc::new(MemoryStore::new())),
         StoreKind::Sqlite => {
@@ -339,6 +339,7 @@ fn engine_config(config: &Config) -> EngineConfig {
         image_builds_max: config.segments.image_builds_max,
         image_builds_waiting_max: config.segments.image_builds_waiting_max,
         image_build_timeout: config.segments.image_build_timeout,
+        declared_checkpoints: config.schema.checkpoints.clone(),
         ..EngineConfig::default()
     }
 }

@@ -11,7 +11,7 @@ pub(crate) mod objects;
 mod overrides;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
@@ -158,6 +158,13 @@ pub(crate) enum StoreKind {
 pub(crate) struct SchemaSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) path: Option<PathBuf>,
+    /// Older schemas that are served beside it, newest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) window: Vec<PathBuf>,
+    /// Checkpoints that this server completes, so that it serves partitions where they are
+    /// pending.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) checkpoints: BTreeSet<String>,
 }
 
 /// `[auth]`
@@ -332,6 +339,9 @@ impl Config {
         let within = |path: &mut Option<PathBuf>| *path = path.take().map(|path| folder.join(path));
         self.store.path = folder.join(&self.store.path);
         within(&mut self.schema.path);
+        for older in &mut self.schema.window {
+            *older = folder.join(&older);
+        }
         within(&mut self.auth.tokens_file);
         self.segments.resolve(folder, &self.store);
         self.blobs.resolve(folder, &self.store);

@@ -6,6 +6,7 @@
 mod assemble;
 mod backup;
 mod bulk;
+mod checkpoint;
 mod config;
 mod epoch;
 mod manage;
@@ -60,6 +61,9 @@ enum Command {
     Epoch(epoch::EpochCommand),
     /// Brings the database to the schema, or shows what that would take.
     Migrate(migrate::MigrateOptions),
+    /// Follows backfills of projections, and fences writers that do not keep them.
+    #[command(subcommand)]
+    Checkpoint(checkpoint::CheckpointCommand),
     /// Drives load at a running server and checks what it answers.
     Load(Box<tidewater_loadgen::Args>),
     /// Looks at configuration.
@@ -141,6 +145,7 @@ fn main() -> ExitCode {
         Command::Restore(options) => backup::restore(&options),
         Command::Epoch(command) => epoch::run(&command),
         Command::Migrate(options) => migrate::run(&options),
+        Command::Checkpoint(command) => checkpoint::run(&command),
         Command::Load(args) => load(*args),
         Command::Config(ConfigCommand::Check { file }) => check_config(&file),
         Command::Schema(SchemaCommand::Check { file, config }) => {

@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use anyhow::Context as _;
 use clap::Args;
 use tidewater_store::Store as _;
-use tidewater_store_sqlite::SqliteStore;
+use tidewater_store_sqlite::{SqliteConfig, SqliteStore};
 
 use crate::{Failure, assemble, backup::check_kind, config::Config, run, schema};
 
@@ -24,14 +24,21 @@ pub(crate) struct MigrateOptions {
     apply: bool,
 }
 
+/// A plan for a database that is not there is one for an empty one, and leaves none behind.
+fn database(config: &Config, options: &MigrateOptions) -> SqliteConfig {
+    if options.plan && !config.store.path.exists() {
+        return SqliteConfig::in_memory();
+    }
+    assemble::sqlite_config(config)
+}
+
 /// Shows the steps and, if it is asked to, carries them out.
 pub(crate) fn run(options: &MigrateOptions) -> Result<(), Failure> {
     let config = Config::load(&options.config).map_err(Failure::Wrong)?;
     check_kind(&config).map_err(Failure::Wrong)?;
     let schema = Arc::new(schema::of(&config).map_err(Failure::Wrong)?);
     run::runtime()?.block_on(async {
-        let store =
-            SqliteStore::open(assemble::sqlite_config(&config)).context("open the database")?;
+        let store = SqliteStore::open(database(&config, options)).context("open the database")?;
         let steps = store.plan_migration(&schema).await?;
         if options.apply {
             store.prepare(&schema).await?;

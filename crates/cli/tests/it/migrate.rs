@@ -70,3 +70,23 @@ fn a_migration_that_stored_rows_cannot_follow_is_refused_with_a_sentence() {
     );
     assert!(errors.contains("color"), "{errors}");
 }
+
+#[test]
+fn planning_for_a_database_that_is_not_there_leaves_none_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = serde_json::from_str(SCHEMA).unwrap();
+    let path = config(folder.path(), &first);
+    let names = || -> Vec<String> {
+        let entries = std::fs::read_dir(folder.path()).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    let (planned, _) = migrate("--plan", &path, 0);
+    assert!(planned.contains("CREATE TABLE"), "{planned}");
+    assert_eq!(names(), before);
+    assert_eq!(migrate("--apply", &path, 0).0, planned);
+}

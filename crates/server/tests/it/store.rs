@@ -9,12 +9,12 @@ use async_trait::async_trait;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
-    ActivityBatch, Checkpoint, CheckpointChange, CheckpointKey, CheckpointOutcome, Gate,
-    SchemaState, ClientRecord, Lane, LoadRequest, Loaded, MemoryStore, PartitionRecord,
-    PartitionTouch, Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey,
-    RowPage, RowScan, RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, Store,
-    StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest,
-    WriteLanes, WriteTxn,
+    ActivityBatch, Checkpoint, CheckpointChange, CheckpointKey, CheckpointOutcome, ClientRecord,
+    Gate, Lane, LoadRequest, Loaded, MemoryStore, PartitionRecord, PartitionTouch, Pruned, PushKey,
+    ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
+    RowStreamRequest, SchemaState, ScopeSize, ScopeSizeRequest, ScopesTest, Store, StoreError,
+    StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes,
+    WriteTxn,
 };
 use tokio::sync::watch;
 
@@ -250,6 +250,7 @@ impl Store for HeldStore {
     }
 
     async fn schema_state(&self) -> Result<SchemaState, StoreError> {
+        self.check().await?;
         self.inner.schema_state().await
     }
 

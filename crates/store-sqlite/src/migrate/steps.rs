@@ -6,7 +6,10 @@ use rusqlite::Connection;
 use tidewater_schema::{Table, WidenedTable};
 use tidewater_store::{StorageCode, StoreError};
 
-use super::DURING;
+use super::{
+    DURING,
+    rewrites::{self, Rewrite},
+};
 use crate::{
     error::{failed, is_violation},
     indexes::Wanted,
@@ -21,7 +24,11 @@ pub(crate) enum Step {
     Sql(String),
     /// Drops an app table and all that finds its rows.
     Retire(String),
-    /// Appends columns to stored rows.
+    /// Goes on with what an earlier start began.
+    Resume(Rewrite),
+    /// Appends columns to stored rows, piece by piece.
+    Rewrite(WidenedTable),
+    /// Appends columns to stored rows and fills typed columns from them, at once.
     Widen {
         widened: WidenedTable,
         typed: Vec<usize>,
@@ -45,6 +52,9 @@ impl Step {
         match self {
             Self::Sql(text) => connection.execute_batch(text).map_err(failed(DURING)),
             Self::Retire(table) => retire(connection, table).map_err(failed(DURING)),
+            // It is done before anything else.
+            Self::Resume(_) => Ok(()),
+            Self::Rewrite(widened) => rewrites::begin(connection, widened),
             Self::Widen { widened, typed } => {
                 widen_rows(connection, widened, typed)?;
                 widen_log(connection, widened)
@@ -82,6 +92,7 @@ fn retire(connection: &Connection, table: &str) -> rusqlite::Result<()> {
         "sync_tombstones",
         "sync_change_scopes",
         "sync_changes",
+        "sync_row_rewrites",
     ] {
         connection.execute(&format!("DELETE FROM {holder} WHERE tbl = ?1"), [table])?;
     }
@@ -110,7 +121,12 @@ impl fmt::Display for Step {
         match self {
             Self::Sql(text) => formatter.write_str(text),
             Self::Retire(table) => write!(formatter, "drop table `{table}` with its history"),
-            Self::Widen { widened, .. } => write!(
+            Self::Resume(left) => write!(
+                formatter,
+                "go on rewriting table `{}`, of which {} rows and changes are done",
+                left.table, left.done
+            ),
+            Self::Rewrite(widened) | Self::Widen { widened, .. } => write!(
                 formatter,
                 "append {} column(s) to every stored row of table `{}`",
                 widened.appended().len(),

@@ -7,7 +7,7 @@ use clap::Args;
 use tidewater_store::Store as _;
 use tidewater_store_sqlite::{SqliteConfig, SqliteStore};
 
-use crate::{Failure, assemble, backup::check_kind, config::Config, run, schema};
+use crate::{Failure, assemble, backup::check_kind, config::Config, run, schema, telemetry};
 
 /// `migrate`
 #[derive(Args, Debug)]
@@ -37,6 +37,10 @@ pub(crate) fn run(options: &MigrateOptions) -> Result<(), Failure> {
     let config = Config::load(&options.config).map_err(Failure::Wrong)?;
     check_kind(&config).map_err(Failure::Wrong)?;
     let schema = Arc::new(schema::of(&config).map_err(Failure::Wrong)?);
+    if options.apply {
+        // A large database takes a while: the log says how far it is.
+        telemetry::start(&config.log).map_err(Failure::Wrong)?;
+    }
     run::runtime()?.block_on(async {
         let store = SqliteStore::open(database(&config, options)).context("open the database")?;
         let steps = store.plan_migration(&schema).await?;

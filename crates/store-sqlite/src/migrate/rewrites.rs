@@ -26,7 +26,7 @@ use crate::{
 const PIECE_ROWS: usize = 5_000;
 
 /// Rows between two lines in the log.
-const REPORTED_ROWS: i64 = 100_000;
+const REPORTED_ROWS: i64 = 10_000;
 
 /// What is left to be rewritten of one table.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -1,10 +1,7 @@
 //! From configuration to a server: checks everything that can be wrong before anything is
 //! opened, then chooses the implementations and puts them together.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context as _, bail, ensure};
 use http::HeaderName;
@@ -18,12 +15,10 @@ use tidewater_server::{
     Authenticator, AuthenticatorChain, BearerTokens, ConfigScopes, Console, ConsoleAccess, Server,
     ServerConfig, StaticToken, TransferConfig, TrustedHeader,
 };
-use tidewater_store::{Store, memory::MemoryStore};
-use tidewater_store_sqlite::{SqliteConfig, SqliteStore};
 
 use crate::{
-    config::{Config, StoreKind, TokenEntry, TrustedHeaderSection, bytes, milliseconds},
-    objects, schema,
+    config::{Config, TokenEntry, TrustedHeaderSection, bytes, milliseconds, store::StoreKind},
+    database, objects, schema,
 };
 
 /// What a checked configuration asks for.
@@ -56,8 +51,9 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<Plan> {
 pub(crate) fn check_rules(config: &Config, schema: &Schema) -> anyhow::Result<Rules> {
     let rules = Rules::compile(&config.rules, schema)?;
     ensure!(
-        config.store.kind != StoreKind::Memory || !rules.needs_sql(),
-        "rules.assert is SQL, which the memory store does not have: set store.kind to sqlite"
+        config.store.kind() != StoreKind::Memory || !rules.needs_sql(),
+        "rules.assert is SQL, which the memory store does not have: set store.kind to sqlite or \
+         postgres"
     );
     Ok(rules)
 }
@@ -111,7 +107,8 @@ fn check_sizes(config: &Config) -> anyhow::Result<()> {
 
 /// Everything about segments, blobs and URLs that can be wrong without asking a bucket.
 fn check_objects(config: &Config) -> anyhow::Result<()> {
-    config.segments.check()?;
+    config.store.check()?;
+    config.segments.check(&config.store)?;
     config.blobs.check(&config.store)?;
     config.signed_urls.check(&config.segments, &config.blobs)?;
     objects::signing_keys(config)?;
@@ -206,7 +203,7 @@ impl Plan {
         operations_max: u32,
     ) -> anyhow::Result<(Arc<Engine>, Option<Arc<dyn BlobStore>>)> {
         // The database first: who has it has all the rest.
-        let store = open_store(config)?;
+        let store = database::open(config)?;
         // Rows that refer to blobs can be imported when the blobs are there.
         let blobs = objects::open_blobs(config)?;
         let everything = self
@@ -247,7 +244,7 @@ impl Plan {
         let mut hooks = Hooks::default();
         self.rules.install(&mut hooks);
         // The database first: a server that is running has what is cleaned up here.
-        let store = open_store(config)?;
+        let store = database::open(config)?;
         let scratch = objects::prepare_scratch(config)?;
         let parts = EngineParts {
             store,
@@ -287,26 +284,6 @@ fn transfer_config(config: &Config, scratch: Option<PathBuf>) -> TransferConfig 
         copies_disk_bytes_max: config.segments.copies_disk_bytes_max.as_u64(),
         scratch,
     }
-}
-
-pub(crate) fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
-    match config.store.kind {
-        StoreKind::Memory => Ok(Arc::new(MemoryStore::new())),
-        StoreKind::Sqlite => {
-            let store = SqliteStore::open(sqlite_config(config));
-            let path: &Path = &config.store.path;
-            Ok(Arc::new(
-                store.with_context(|| format!("open {}", path.display()))?,
-            ))
-        }
-    }
-}
-
-/// The database file as the configuration wants it.
-pub(crate) fn sqlite_config(config: &Config) -> SqliteConfig {
-    let mut sqlite = SqliteConfig::file(&config.store.path);
-    sqlite.size_limit = config.store.size_limit.map(|limit| limit.as_u64());
-    sqlite
 }
 
 fn engine_config(config: &Config) -> EngineConfig {

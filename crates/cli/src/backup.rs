@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail};
 use clap::Args;
 
 use crate::{
     Failure,
-    config::{Config, StoreKind},
+    config::{Config, store::StoreKind},
     epoch, run,
 };
 
@@ -56,10 +56,14 @@ pub(crate) fn restore(options: &RestoreOptions) -> Result<(), Failure> {
 }
 
 /// Whether this server's database is a file that can be copied.
-pub(crate) fn check_kind(config: &Config) -> anyhow::Result<()> {
-    ensure!(
-        config.store.kind == StoreKind::Sqlite,
-        "store.kind is not sqlite: there is no database file"
-    );
-    Ok(())
+fn check_kind(config: &Config) -> anyhow::Result<()> {
+    match config.store.kind() {
+        StoreKind::Sqlite => Ok(()),
+        StoreKind::Memory => bail!("store.kind is memory: there is no database"),
+        StoreKind::Postgres => bail!(
+            "store.kind is postgres, which has tools of its own for this: back it up with \
+             pg_basebackup or pg_dump, and after a restore run `tidewater verify` and \
+             `tidewater epoch rotate --all`; docs/postgres.md says how"
+        ),
+    }
 }

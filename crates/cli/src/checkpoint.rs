@@ -14,8 +14,9 @@ use tidewater_model::{CommitSeq, PartitionId};
 use tidewater_store::{Checkpoint, CheckpointChange, CheckpointKey, CheckpointOutcome, Store};
 
 use crate::{
-    Failure, assemble,
-    config::{Config, StoreKind, milliseconds},
+    Failure,
+    config::{Config, milliseconds, store::StoreKind},
+    database::OperatedDatabase,
     run, schema,
 };
 
@@ -142,35 +143,36 @@ pub(crate) fn run(command: &CheckpointCommand) -> Result<(), Failure> {
     run::runtime()?.block_on(async {
         let database = Database::open(&config).await?;
         database.carry_out(command).await?;
+        database.opened.close();
         Ok(())
     })
 }
 
 /// The database, at the schema of the configuration.
 struct Database {
-    store: Arc<dyn Store>,
+    opened: OperatedDatabase,
     schema_version: i32,
 }
 
 impl Database {
     async fn open(config: &Config) -> anyhow::Result<Self> {
-        ensure!(
-            config.store.kind != StoreKind::Memory,
-            "store.kind is memory: nothing is left of it between two commands"
-        );
         let path = &config.store.path;
         ensure!(
-            config.store.kind != StoreKind::Sqlite || path.exists(),
+            config.store.kind() != StoreKind::Sqlite || path.exists(),
             "there is no database {}",
             path.display()
         );
         let schema = Arc::new(schema::of(config)?);
-        let store = assemble::open_store(config)?;
-        store.prepare(&schema).await?;
+        let opened = OperatedDatabase::open(config, false)?;
+        opened.store().prepare(&schema).await?;
         Ok(Self {
-            store,
+            opened,
             schema_version: schema.version(),
         })
+    }
+
+    fn store(&self) -> &dyn Store {
+        self.opened.store()
     }
 
     async fn carry_out(&self, command: &CheckpointCommand) -> anyhow::Result<()> {
@@ -190,7 +192,7 @@ impl Database {
             CheckpointCommand::Fence { version, which, .. } => {
                 let version = version.unwrap_or(self.schema_version);
                 for partition in self.partitions(which).await? {
-                    let required = self.store.raise_fence(&partition, version).await?;
+                    let required = self.store().raise_fence(&partition, version).await?;
                     run::print(&format!("{partition}\t{required}\n"))?;
                 }
                 Ok(())
@@ -241,7 +243,7 @@ impl Database {
     async fn list(&self) -> anyhow::Result<()> {
         let mut after = None;
         loop {
-            let page = self.store.list_checkpoints(after.as_ref(), PAGE).await?;
+            let page = self.store().list_checkpoints(after.as_ref(), PAGE).await?;
             let Some(last) = page.last() else {
                 return Ok(());
             };
@@ -254,7 +256,7 @@ impl Database {
 
     /// Changes a checkpoint and prints it.
     async fn change(&self, key: &CheckpointKey, change: CheckpointChange) -> anyhow::Result<()> {
-        let (outcome, checkpoint) = self.store.change_checkpoint(key, change).await?;
+        let (outcome, checkpoint) = self.store().change_checkpoint(key, change).await?;
         let why = match outcome {
             CheckpointOutcome::Done => return run::print(&line(&checkpoint)?),
             CheckpointOutcome::Held => "is held by another owner, whose lease has not ended",
@@ -271,13 +273,13 @@ impl Database {
     async fn partitions(&self, which: &Which) -> anyhow::Result<Vec<PartitionId>> {
         if let Some(name) = &which.partition {
             let partition = PartitionId::new(name.as_str());
-            let known = self.store.find_partition(&partition).await?;
+            let known = self.store().find_partition(&partition).await?;
             ensure!(known.is_some(), "there is no partition {partition}");
             return Ok(vec![partition]);
         }
         let mut found: Vec<PartitionId> = Vec::new();
         loop {
-            let page = self.store.list_partitions(found.last(), PAGE).await?;
+            let page = self.store().list_partitions(found.last(), PAGE).await?;
             if page.is_empty() {
                 return Ok(found);
             }

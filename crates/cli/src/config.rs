@@ -9,6 +9,7 @@
 
 pub(crate) mod objects;
 mod overrides;
+pub(crate) mod store;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +27,10 @@ use tidewater_server::{
     ConnectionConfig, IpNet, Origin, ScopeTable, Secret, ServerConfig, TransferConfig,
 };
 
-use self::objects::{BlobsSection, SegmentsSection, SignedUrlsSection};
+use self::{
+    objects::{BlobsSection, SegmentsSection, SignedUrlsSection},
+    store::StoreSection,
+};
 
 /// Everything an operator can set.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -118,38 +122,6 @@ impl ServerSection {
             },
         }
     }
-}
-
-/// `[store]`
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct StoreSection {
-    pub(crate) kind: StoreKind,
-    pub(crate) path: PathBuf,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) size_limit: Option<ByteSize>,
-}
-
-impl Default for StoreSection {
-    fn default() -> Self {
-        let path = PathBuf::from("tidewater.db");
-        Self {
-            kind: StoreKind::default(),
-            path,
-            size_limit: None,
-        }
-    }
-}
-
-/// Which database.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum StoreKind {
-    /// A SQLite file.
-    #[default]
-    Sqlite,
-    /// Nothing that survives the process.
-    Memory,
 }
 
 /// `[schema]`
@@ -337,7 +309,7 @@ impl Config {
     /// Makes paths those of the file's folder, and fills in what follows from other settings.
     pub(crate) fn resolve(&mut self, folder: &Path) {
         let within = |path: &mut Option<PathBuf>| *path = path.take().map(|path| folder.join(path));
-        self.store.path = folder.join(&self.store.path);
+        self.store.resolve(folder);
         within(&mut self.schema.path);
         for older in &mut self.schema.window {
             *older = folder.join(&older);

@@ -9,10 +9,14 @@ use anyhow::{Context as _, ensure};
 use clap::{Args, Subcommand};
 use tidewater_engine::{Clock as _, Ids as _, RandomIds, SystemClock};
 use tidewater_model::{LogEpoch, PartitionId};
-use tidewater_store::Store as _;
-use tidewater_store_sqlite::SqliteStore;
+use tidewater_store::Store;
 
-use crate::{Failure, assemble, backup::check_kind, config::Config, run, schema};
+use crate::{
+    Failure,
+    config::{Config, store::StoreKind},
+    database::{self, OperatedDatabase},
+    run, schema,
+};
 
 /// `epoch`
 #[derive(Debug, Subcommand)]
@@ -55,7 +59,7 @@ const PAGE: usize = 500;
 pub(crate) fn run(command: &EpochCommand) -> Result<(), Failure> {
     let (EpochCommand::Rotate { config, .. } | EpochCommand::Keep { config }) = command;
     let config = Config::load(&config.file).map_err(Failure::Wrong)?;
-    check_kind(&config).map_err(Failure::Wrong)?;
+    database::check_exists(&config).map_err(Failure::Wrong)?;
     match command {
         EpochCommand::Rotate { which, .. } => match &which.partition {
             Some(partition) => rotate_one(&config, PartitionId::new(partition.as_str())),
@@ -68,45 +72,48 @@ pub(crate) fn run(command: &EpochCommand) -> Result<(), Failure> {
 /// Gives every partition a new epoch, and takes the database for the one that is served here.
 pub(crate) fn rotate_all(config: &Config) -> Result<(), Failure> {
     run::runtime()?.block_on(async {
-        let store = open(config, true).await?;
+        let database = open(config, true).await?;
         let mut after = None;
         loop {
-            let page = store.list_partitions(after.as_ref(), PAGE).await?;
+            let page = database
+                .store()
+                .list_partitions(after.as_ref(), PAGE)
+                .await?;
             let Some(last) = page.last() else { break };
             after = Some(last.partition.clone());
             for record in page {
-                rotate(&store, &record.partition).await?;
+                rotate(database.store(), &record.partition).await?;
             }
         }
         // Last, so that what was interrupted is refused and done again.
-        store.adopt().await?;
-        store.close();
+        database.adopt().await?;
+        database.close();
         Ok(())
     })
 }
 
 fn rotate_one(config: &Config, partition: PartitionId) -> Result<(), Failure> {
     run::runtime()?.block_on(async {
-        let store = open(config, false).await?;
-        let known = store.find_partition(&partition).await?;
+        let database = open(config, false).await?;
+        let known = database.store().find_partition(&partition).await?;
         let known = known.with_context(|| format!("there is no partition {partition}"));
         known.map_err(Failure::Wrong)?;
-        rotate(&store, &partition).await?;
-        store.close();
+        rotate(database.store(), &partition).await?;
+        database.close();
         Ok(())
     })
 }
 
 fn keep(config: &Config) -> Result<(), Failure> {
     run::runtime()?.block_on(async {
-        let store = open(config, true).await?;
-        store.adopt().await?;
-        store.close();
+        let database = open(config, true).await?;
+        database.adopt().await?;
+        database.close();
         Ok(())
     })
 }
 
-async fn rotate(store: &SqliteStore, partition: &PartitionId) -> anyhow::Result<()> {
+async fn rotate(store: &dyn Store, partition: &PartitionId) -> anyhow::Result<()> {
     let epoch = LogEpoch::new(RandomIds.fresh());
     let record = store
         .rotate_epoch(partition, &epoch, SystemClock.now_ms())
@@ -116,13 +123,15 @@ async fn rotate(store: &SqliteStore, partition: &PartitionId) -> anyhow::Result<
     run::print(&line)
 }
 
-async fn open(config: &Config, accept_restored: bool) -> anyhow::Result<SqliteStore> {
+async fn open(config: &Config, accept_restored: bool) -> anyhow::Result<OperatedDatabase> {
     let path = &config.store.path;
-    ensure!(path.exists(), "there is no database {}", path.display());
+    ensure!(
+        config.store.kind() != StoreKind::Sqlite || path.exists(),
+        "there is no database {}",
+        path.display()
+    );
     let schema = schema::of(config)?;
-    let mut sqlite = assemble::sqlite_config(config);
-    sqlite.accept_restored = accept_restored;
-    let store = SqliteStore::open(sqlite).with_context(|| format!("open {}", path.display()))?;
-    store.prepare(&Arc::new(schema)).await?;
-    Ok(store)
+    let database = OperatedDatabase::open(config, accept_restored)?;
+    database.store().prepare(&Arc::new(schema)).await?;
+    Ok(database)
 }

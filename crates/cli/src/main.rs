@@ -8,6 +8,7 @@ mod backup;
 mod bulk;
 mod checkpoint;
 mod config;
+mod database;
 mod epoch;
 mod manage;
 mod migrate;
@@ -16,6 +17,7 @@ mod quickstart;
 mod run;
 mod schema;
 mod telemetry;
+mod verify;
 mod wire;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -61,6 +63,8 @@ enum Command {
     Epoch(epoch::EpochCommand),
     /// Brings the database to the schema, or shows what that would take.
     Migrate(migrate::MigrateOptions),
+    /// Checks that a PostgreSQL database agrees with itself, beside servers that go on.
+    Verify(verify::VerifyOptions),
     /// Follows backfills of projections, and fences writers that do not keep them.
     #[command(subcommand)]
     Checkpoint(checkpoint::CheckpointCommand),
@@ -145,6 +149,7 @@ fn main() -> ExitCode {
         Command::Restore(options) => backup::restore(&options),
         Command::Epoch(command) => epoch::run(&command),
         Command::Migrate(options) => migrate::run(&options),
+        Command::Verify(options) => verify::run(&options),
         Command::Checkpoint(command) => checkpoint::run(&command),
         Command::Load(args) => load(*args),
         Command::Config(ConfigCommand::Check { file }) => check_config(&file),

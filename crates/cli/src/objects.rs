@@ -11,8 +11,9 @@ use tidewater_objects::{
 use tidewater_objects_sqlite::{SegmentsConfig, SqliteBlobs, SqliteSegments};
 
 use crate::config::{
-    Config, StoreKind, bytes, milliseconds,
+    Config, bytes, milliseconds,
     objects::{ObjectsKind, S3Section, UrlsFrom},
+    store::StoreKind,
 };
 
 /// The segments of a configuration.
@@ -112,10 +113,15 @@ pub(crate) fn prepare_scratch(config: &Config) -> anyhow::Result<Option<std::pat
         (None, Some(path)) if section.kind == Some(ObjectsKind::Files) => {
             path.with_extension("scratch")
         }
-        (None, _) if config.store.kind == StoreKind::Sqlite => {
-            config.store.path.with_extension("scratch")
-        }
-        (None, _) => return Ok(None),
+        (None, _) => match config.store.kind() {
+            StoreKind::Memory => return Ok(None),
+            StoreKind::Sqlite => config.store.path.with_extension("scratch"),
+            // Nodes on one machine may have one folder, and each removes what is in its own.
+            StoreKind::Postgres => {
+                let port = config.server.listen.port();
+                config.store.path.with_extension(format!("{port}.scratch"))
+            }
+        },
     };
     let during = || format!("prepare the folder {}", scratch.display());
     std::fs::create_dir_all(&scratch).with_context(during)?;

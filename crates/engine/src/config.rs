@@ -38,6 +38,8 @@ pub struct EngineConfig {
     /// How long the record of an expired segment stays, in milliseconds, so that a late client
     /// learns that it has expired.
     pub segment_record_kept_ms: i64,
+    /// Whether other nodes use the same segments: then one of them removes those that expired.
+    pub segments_are_shared: bool,
     /// Largest blob (§5.9.3).
     pub blob_bytes_max: u64,
     /// Bytes of all blobs of a partition; `u64::MAX` is no bound. With one, usage is asked from
@@ -90,6 +92,7 @@ impl Default for EngineConfig {
             image_directory: None,
             segment_expire_interval: Duration::from_secs(600),
             segment_record_kept_ms: 60 * 60 * 1_000,
+            segments_are_shared: false,
             blob_bytes_max: limits::BLOB_BYTES_DEFAULT,
             blob_partition_bytes_max: u64::MAX,
             blob_grace_ms: DAY_MS,

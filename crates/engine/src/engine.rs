@@ -6,7 +6,10 @@ use bytes::Bytes;
 use tidewater_model::PartitionId;
 use tidewater_objects::{BlobUsage, SegmentStore};
 use tidewater_schema::Schema;
-use tidewater_store::{PartitionRecord, Pruned, Store, StoreError};
+use tidewater_store::{
+    PartitionRecord, Pruned, Store, StoreError,
+    signals::{Signal, Signals},
+};
 use tokio::sync::broadcast;
 
 use crate::{
@@ -15,6 +18,7 @@ use crate::{
     activity::Activity,
     blobs,
     builds::Builds,
+    nodes::Nodes,
     partition::{PartitionState, Partitions},
     push::{
         lane::Lanes,
@@ -55,6 +59,7 @@ pub struct Engine {
     pub(crate) quota: blobs::Quota,
     pub(crate) commits: broadcast::Sender<CommitEvent>,
     pub(crate) push_totals: Counters,
+    pub(crate) nodes: Nodes,
     /// Whether any table declares a reference: most schemas pay nothing for them.
     pub(crate) has_references: bool,
 }
@@ -83,6 +88,7 @@ impl Engine {
             lanes,
             commits,
             push_totals: Counters::default(),
+            nodes: Nodes::default(),
         }))
     }
 
@@ -182,10 +188,20 @@ impl Engine {
             .rotate_epoch(partition, &epoch, now_ms)
             .await?;
         self.partitions.set(PartitionState::from(&record));
+        self.nodes.tell(Signal::Registry {
+            partition: partition.clone(),
+        });
         Ok(record)
     }
 
-    /// Writes gathered activity, prunes every partition from time to time, until it is dropped.
+    /// Shares the database with other nodes: hears of what they do, and tells them. It takes
+    /// effect with [`Engine::run_maintenance`], and before anything is served.
+    pub fn join_nodes(&self, signals: Arc<dyn Signals>) {
+        self.nodes.join(signals);
+    }
+
+    /// Writes gathered activity, prunes every partition from time to time, follows the other
+    /// nodes, until it is dropped.
     pub async fn run_maintenance(self: Arc<Self>) {
         retention::run_maintenance(&self).await;
     }
@@ -199,7 +215,9 @@ impl Engine {
     /// afterwards are refused with `sync.internal_error`, which clients retry.
     pub async fn close(&self) -> Result<(), StoreError> {
         self.lanes.close().await;
-        self.flush_activity().await
+        let flushed = self.flush_activity().await;
+        self.nodes.leave().await;
+        flushed
     }
 
     /// What pushes have come to since the engine was opened.

@@ -17,6 +17,7 @@ mod error;
 mod event;
 mod flight;
 mod hooks;
+mod nodes;
 mod partition;
 mod ports;
 mod pull;

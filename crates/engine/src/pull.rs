@@ -32,11 +32,11 @@ use tidewater_wire::{
     put_response_frame, scope_digest,
 };
 
-pub(crate) use self::page::PageOutcome;
 use self::{
     bootstrap::{Progress, ResumeToken},
     plan::{Asked, Limits, Section},
 };
+pub(crate) use self::{page::PageOutcome, plan::furthest};
 use crate::{
     RoundError,
     round::{RoundContext, SectionPlan},

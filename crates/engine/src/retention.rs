@@ -3,7 +3,8 @@
 //! [`horizon`] is pure. [`prune`] flushes gathered activity before it reads, because a client
 //! whose cursor went down a moment ago must hold the horizon back too, and hands the epoch it
 //! read to the store, which refuses if the log was replaced meanwhile. Recorded outcomes live
-//! longer than the log and go by their own age (`outcomes`).
+//! longer than the log and go by their own age (`outcomes`). Where several nodes share a database,
+//! one of them does each of these jobs.
 //!
 //! **Invariant:** maintenance outlives every failure. A pass that fails is logged and the next
 //! one runs as if nothing had happened.
@@ -14,11 +15,11 @@ use std::sync::Arc;
 
 use tidewater_model::{CommitSeq, HorizonSeq, PartitionId};
 use tidewater_store::{
-    PartitionRecord, Pruned, RetentionInputs, StorageCode, StoreError, StoreErrorKind,
+    Job, PartitionRecord, Pruned, RetentionInputs, StorageCode, StoreError, StoreErrorKind,
 };
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{Engine, Retention, RoundError, blobs};
+use crate::{Engine, Retention, RoundError, blobs, nodes};
 
 /// Where the horizon may go. It never falls.
 ///
@@ -60,7 +61,8 @@ pub(crate) async fn run_maintenance(engine: &Arc<Engine>) {
         prune_forever(engine),
         outcomes::prune_forever(engine),
         expire_forever(engine),
-        blobs::sweep_forever(engine)
+        blobs::sweep_forever(engine),
+        nodes::follow_forever(engine)
     );
 }
 
@@ -132,6 +134,9 @@ async fn prune_forever(engine: &Engine) {
     let mut is_first = true;
     loop {
         ticks.tick().await;
+        if !is_ours(engine, Job::PruneLogs).await {
+            continue;
+        }
         // Deletes that an earlier process did not finish are finished once.
         match prune_all(engine, is_first).await {
             Ok(()) => is_first = false,
@@ -146,12 +151,23 @@ async fn expire_forever(engine: &Engine) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
+        if config.segments_are_shared && !is_ours(engine, Job::ExpireSegments).await {
+            continue;
+        }
         let ended_by_ms = engine.parts.clock.now_ms() - config.segment_record_kept_ms;
         match engine.parts.segments.expire(ended_by_ms).await {
             Ok(removed) => tracing::debug!(segments = removed.segments, "expired segments"),
             Err(error) => tracing::warn!(%error, "segments were not expired, trying later"),
         }
     }
+}
+
+/// Whether this node does a job now. One that cannot find out does not: another may be doing it.
+pub(crate) async fn is_ours(engine: &Engine, job: Job) -> bool {
+    engine.store().holds(job).await.unwrap_or_else(|error| {
+        tracing::warn!(%error, ?job, "whether a job is ours is not known, trying again later");
+        false
+    })
 }
 
 /// The registered partitions, page by page.

@@ -87,7 +87,12 @@ pub(crate) async fn answer(
 ) -> Result<RoundBody, RoundError> {
     let request = Request::decode(&bytes)?.into_parts();
     let version = request.version;
-    let state = engine.partitions.touch(engine, &identity.partition).await?;
+    let mut state = engine.partitions.touch(engine, &identity.partition).await?;
+    if check::knows_more(&request, &state) {
+        // Another node has told it, and has not told us yet; or it is from another timeline.
+        let partition = &identity.partition;
+        state = engine.partitions.look_again(engine, partition).await?;
+    }
     let reset = check::epoch(&request, &state)?;
     let view = engine.schema().view(request.header.schema_version);
     let Some(view) = view.cloned() else {

@@ -152,6 +152,31 @@ impl TestServer {
         }
     }
 
+    /// Another node on the same database.
+    pub(crate) async fn beside(&self, config: EngineConfig) -> Self {
+        let engine = Engine::open(EngineParts {
+            store: Arc::<ProbedStore>::clone(&self.store),
+            schema: Arc::clone(self.engine.schema()),
+            segments: Arc::<MemorySegments>::clone(&self.segments),
+            transfers: Transfers::default(),
+            resolver: Arc::<SwitchedResolver>::clone(&self.resolver),
+            clock: Arc::<ManualClock>::clone(&self.clock),
+            ids: Arc::new(CountedIds::default()),
+            hooks: crate::Hooks::default(),
+            config,
+        })
+        .await
+        .unwrap();
+        Self {
+            engine,
+            store: Arc::clone(&self.store),
+            segments: Arc::clone(&self.segments),
+            clock: Arc::clone(&self.clock),
+            resolver: Arc::clone(&self.resolver),
+            commits_seeded: AtomicU64::new(1_000_000),
+        }
+    }
+
     /// A published segment's bytes.
     pub(crate) async fn segment_bytes(&self, id: &str) -> Bytes {
         let stream = self.segments.open(id, None).await.unwrap().unwrap();

@@ -90,6 +90,8 @@ pub enum StorageCode {
     PartitionUnregistered,
     /// This store has no SQL, or not for this table.
     QueryUnsupported,
+    /// A name or a text that this store cannot hold: U+0000, or too long for an index.
+    TextUnsupported,
 }
 
 impl StorageCode {
@@ -108,6 +110,7 @@ impl StorageCode {
             Self::PruneEpochMismatch => "sync.storage.prune_epoch_mismatch",
             Self::PartitionUnregistered => "sync.storage.partition_unregistered",
             Self::QueryUnsupported => "sync.storage.query_unsupported",
+            Self::TextUnsupported => "sync.storage.text_unsupported",
         }
     }
 }

@@ -20,6 +20,7 @@ pub mod json;
 pub mod memory;
 pub mod outcome;
 mod records;
+pub mod signals;
 mod store;
 mod stream;
 mod txn;
@@ -40,7 +41,7 @@ pub use records::{
     ResultRecord, RetentionInputs, RowKey, RowState, SchemaState, StoredResult, StoredRow,
     Tombstone,
 };
-pub use store::{Lane, Store, WriteLanes};
+pub use store::{Job, Lane, Store, WriteLanes};
 pub use stream::{RowPieces, RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest};
 pub use txn::{Finished, LoadRequest, Loaded, Violation, WriteTxn};
 pub use window::{

@@ -26,6 +26,31 @@ pub enum WriteLanes {
 /// A task that decides and writes in turn, over and over.
 pub type Lane = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// Work that one process at a time does for all that share a database.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Job {
+    /// Prunes the logs.
+    PruneLogs,
+    /// Forgets recorded outcomes.
+    PruneOutcomes,
+    /// Removes segments that have expired.
+    ExpireSegments,
+    /// Removes blobs without a reference.
+    SweepBlobs,
+}
+
+impl Job {
+    /// Its number, the same in every version: a lock is named by it.
+    pub fn number(self) -> u16 {
+        match self {
+            Self::PruneLogs => 1,
+            Self::PruneOutcomes => 2,
+            Self::ExpireSegments => 3,
+            Self::SweepBlobs => 4,
+        }
+    }
+}
+
 /// One database.
 ///
 /// Each read method is one consistent snapshot of committed state, returned with the [`Gate`]
@@ -232,6 +257,16 @@ pub trait Store: Send + Sync + 'static {
         after: Option<&CheckpointKey>,
         limit: usize,
     ) -> Result<Vec<Checkpoint>, StoreError>;
+
+    /// Whether a job is this process's to do now; if nobody has it, it takes it.
+    ///
+    /// It keeps it until it ends or loses the database. Others may have the job some time after
+    /// that, so whoever does one asks before each pass, and no job relies on being done once.
+    ///
+    /// Always, where a database has one process.
+    async fn holds(&self, _job: Job) -> Result<bool, StoreError> {
+        Ok(true)
+    }
 
     /// Cheap proof that the database answers.
     async fn check(&self) -> Result<(), StoreError>;

@@ -13,6 +13,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &["schema", "wire", "model"]),
     ("store-sqlite", &["store", "schema", "wire", "model"]),
     ("store-postgres", &["store", "schema", "wire", "model"]),
+    ("signals-nats", &["store", "model"]),
     ("objects", &["wire", "model"]),
     ("objects-sqlite", &["objects", "wire", "model"]),
     ("image", &["schema", "wire", "model"]),
@@ -34,6 +35,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "engine",
             "store-sqlite",
             "store-postgres",
+            "signals-nats",
             "store",
             "objects-sqlite",
             "objects",
@@ -54,6 +56,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "engine",
             "store-sqlite",
             "store-postgres",
+            "pgtest",
             "store",
             "objects-sqlite",
             "objects",
@@ -62,11 +65,12 @@ const LAYERS: &[(&str, &[&str])] = &[
             "model",
         ],
     ),
+    ("pgtest", &[]),
     ("xtask", &[]),
 ];
 
 /// What tests may use on top, in any crate.
-const FOR_TESTS: &[&str] = &["testkit"];
+const FOR_TESTS: &[&str] = &["testkit", "pgtest"];
 
 /// Crates that do no I/O, whatever they are built from.
 const PURE: &[&str] = &["model", "wire", "schema"];

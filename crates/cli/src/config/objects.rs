@@ -16,7 +16,10 @@ use tidewater_model::limits;
 use tidewater_objects::{BackendLimits, S3Config, SIGNED_URL_SECONDS_MAX};
 use tidewater_server::Secret;
 
-use super::{StoreKind, StoreSection, duration, place};
+use super::{
+    duration, place,
+    store::{StoreKind, StoreSection},
+};
 
 /// Where segments or blobs are kept.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -250,7 +253,8 @@ impl SegmentsSection {
     }
 
     /// Whether the section can be meant.
-    pub(crate) fn check(&self) -> anyhow::Result<()> {
+    pub(crate) fn check(&self, store: &StoreSection) -> anyhow::Result<()> {
+        check_nodes("segments", self.kind, self.s3.as_ref(), store)?;
         check_place(
             "segments",
             self.kind,
@@ -291,9 +295,10 @@ impl BlobsSection {
         if !self.enabled {
             return Ok(());
         }
+        check_nodes("blobs", self.kind, self.s3.as_ref(), store)?;
         check_place("blobs", self.kind, self.path.as_deref(), self.s3.as_ref())?;
         ensure!(
-            self.kind != Some(ObjectsKind::Memory) || store.kind == StoreKind::Memory,
+            self.kind != Some(ObjectsKind::Memory) || store.kind() == StoreKind::Memory,
             "blobs.kind is memory, and rows that outlive the process would refer to blobs that do \
              not: set it to files, sqlite or s3"
         );
@@ -447,8 +452,10 @@ impl SignedUrlsSection {
 }
 
 fn default_kind(store: &StoreSection) -> ObjectsKind {
-    match store.kind {
-        StoreKind::Sqlite => ObjectsKind::Files,
+    match store.kind() {
+        // What several nodes use has to be where all of them see it.
+        StoreKind::Postgres if store.has_other_nodes() => ObjectsKind::S3,
+        StoreKind::Sqlite | StoreKind::Postgres => ObjectsKind::Files,
         StoreKind::Memory => ObjectsKind::Memory,
     }
 }
@@ -462,6 +469,22 @@ fn default_path(kind: ObjectsKind, store: &StoreSection, what: &str) -> Option<P
         ObjectsKind::Sqlite => format!("{name}.{what}.db"),
     };
     Some(store.path.with_file_name(name))
+}
+
+/// A device may fetch what one node stored from another: every node must see it.
+fn check_nodes(
+    section: &str,
+    kind: Option<ObjectsKind>,
+    s3: Option<&S3Section>,
+    store: &StoreSection,
+) -> anyhow::Result<()> {
+    ensure!(
+        !store.has_other_nodes() || kind == Some(ObjectsKind::S3) && s3.is_some(),
+        "store.kind is postgres, which several nodes may use at once, and {section} would be kept \
+         where only this one sees them: set {section}.kind to s3 with {section}.s3, or set \
+         store.postgres.single_node if this is the only node"
+    );
+    Ok(())
 }
 
 fn check_place(

@@ -80,7 +80,7 @@ fn the_environment_overrides_the_file() {
     assert_eq!(config.server.listen, SocketAddr::from(([0, 0, 0, 0], 2)));
     assert_eq!(config.server.rounds_max, 5);
     assert!(!config.server.compress);
-    assert_eq!(config.store.kind, StoreKind::Memory);
+    assert_eq!(config.store.kind(), store::StoreKind::Memory);
     assert_eq!(config.store.path, Path::new("7"));
     assert_eq!(config.auth.tokens[0].actor, "a");
 }
@@ -212,4 +212,73 @@ fn origins_are_checked_where_they_are_written() {
     check_refused(text, &[], "t.toml:2:");
     check_refused(text, &[], "without a path");
     check_refused("", &[(name, "[\"https://a.example:443\"]")], "usual port");
+}
+
+/// Reads a file as if it were in `/f`, and checks its `[store]` and what depends on it.
+fn checked(text: &str) -> anyhow::Result<Config> {
+    let mut config = load(text, &[])?;
+    config.resolve(Path::new("/f"));
+    config.store.check()?;
+    config.segments.check(&config.store)?;
+    config.blobs.check(&config.store)?;
+    Ok(config)
+}
+
+#[track_caller]
+fn check_unfit(text: &str, expected: &str) {
+    let error = format!("{:#}", checked(text).unwrap_err());
+    assert!(error.contains(expected), "{error}");
+    assert!(!error.contains("hunter2"), "{error}");
+}
+
+#[test]
+fn a_url_is_a_postgresql_database_and_is_not_printed() {
+    let one_node = "[store]\nurl = \"postgresql://u:hunter2@h/d\"\npostgres.single_node = true\n";
+    let config = checked(one_node).unwrap();
+    assert_eq!(config.store.kind(), store::StoreKind::Postgres);
+    assert!(!config.to_toml().unwrap().contains("hunter2"));
+    assert!(!config.to_json().unwrap().contains("hunter2"));
+    let postgres = config.store.to_postgres(2).unwrap();
+    assert_eq!((postgres.connections_max, postgres.streams_max), (10, 2));
+    assert!(!postgres.announces, "there is nobody to hear it");
+    let nodes = "[store]\nurl = \"postgresql://h/d\"\npostgres.connections_max = 3\n\
+         [segments.s3]\nbucket = \"b\"\n[blobs.s3]\nbucket = \"b\"\n";
+    let config = checked(nodes).unwrap();
+    assert_eq!(config.segments.kind, Some(objects::ObjectsKind::S3));
+    let postgres = config.store.to_postgres(0).unwrap();
+    assert_eq!((postgres.connections_max, postgres.streams_max), (3, 1));
+    assert!(postgres.announces);
+}
+
+#[test]
+fn a_database_that_cannot_be_meant_is_refused_with_a_sentence() {
+    let url = "[store]\nurl = \"postgresql://u:hunter2@h/d\"\n";
+    check_unfit(url, "set segments.kind to s3");
+    check_unfit(
+        &format!("{url}[segments.s3]\nbucket = \"b\"\n"),
+        "set blobs.kind to s3",
+    );
+    check_unfit(
+        &format!("{url}[segments]\nkind = \"sqlite\"\n"),
+        "only this one sees them",
+    );
+    check_unfit("[store]\nkind = \"postgres\"\n", "TIDEWATER_STORE__URL");
+    check_unfit(
+        &format!("{url}kind = \"sqlite\"\n"),
+        "store.url is a PostgreSQL database",
+    );
+    check_unfit(
+        "[store.postgres]\nsingle_node = true\n",
+        "store.kind is not postgres",
+    );
+    check_unfit(&format!("{url}size_limit = \"1GiB\"\n"), "size_limit");
+    check_unfit(&format!("{url}url_file = \"url\"\n"), "both set");
+    check_unfit(
+        &format!("{url}postgres.lock_timeout = \"0s\"\n"),
+        "lock_timeout is 0",
+    );
+    check_unfit(
+        "[store]\nurl = \"postgresql://u:hunter2@h/d?sslmode=maybe\"\n",
+        "sslmode",
+    );
 }

@@ -10,6 +10,7 @@ mod crash;
 mod load;
 mod migrate;
 mod objects;
+mod postgres;
 mod process;
 mod restore;
 mod sample;

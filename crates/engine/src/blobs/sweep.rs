@@ -7,9 +7,13 @@ use std::sync::Arc;
 
 use tidewater_model::PartitionId;
 use tidewater_objects::{BlobStore, HOLD_MS};
+use tidewater_store::Job;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{Engine, RoundError, retention::PartitionPages};
+use crate::{
+    Engine, RoundError,
+    retention::{PartitionPages, is_ours},
+};
 
 /// Blobs looked at together.
 const PAGE_BLOBS: usize = 256;
@@ -97,6 +101,9 @@ pub(crate) async fn sweep_forever(engine: &Engine) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
+        if !is_ours(engine, Job::SweepBlobs).await {
+            continue;
+        }
         if let Err(error) = sweep_all(engine).await {
             tracing::warn!(%error, "blobs were not swept, trying later");
         }

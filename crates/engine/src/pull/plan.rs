@@ -8,7 +8,7 @@
 
 use tidewater_model::{CommitSeq, Cursor, HorizonSeq, limits};
 use tidewater_store::ScopeSize;
-use tidewater_wire::PullHeader;
+use tidewater_wire::{PullHeader, Subscription};
 
 use super::bootstrap::ResumeToken;
 
@@ -57,6 +57,20 @@ pub(super) fn section(asked: &Asked<'_>, head: CommitSeq, horizon: HorizonSeq) -
         }
         Some(Cursor::At(_)) | None => Section::Reset,
     }
+}
+
+/// The furthest place in the log that a request claims to have seen. None of it is trusted: a
+/// node that knows less looks again before it says that there is no such place.
+pub(crate) fn furthest(subscriptions: &[Subscription]) -> CommitSeq {
+    let seen = subscriptions.iter().flat_map(|subscription| {
+        let token = subscription.bootstrap_state.as_deref();
+        let pin = token.and_then(|text| {
+            let token = ResumeToken::parse(text, &subscription.table, CommitSeq::MAX)?;
+            Some(token.pin)
+        });
+        [CommitSeq::from_i64(subscription.cursor), pin]
+    });
+    seen.flatten().max().unwrap_or(CommitSeq::START)
 }
 
 /// Whether a client starts over instead of walking the log (§8.4): its scope was written by more

@@ -297,7 +297,12 @@ impl<'a> Group<'a> {
     fn check_gate(&mut self, job: &Job) -> Result<(), RoundError> {
         let (engine, partition) = (self.engine, &job.identity.partition);
         let gate = self.gate_mut(partition);
-        crate::partition::check_gate(engine, gate, partition, &job.log_epoch)
+        let checked = crate::partition::check_gate(engine, gate, partition, &job.log_epoch);
+        if checked.is_err() {
+            // Another node has rotated the epoch: the next round learns of it.
+            engine.partitions.forget(partition);
+        }
+        checked
     }
 
     fn check_client(&self, job: &Job) -> Result<(), RoundError> {

@@ -10,10 +10,10 @@
 use std::sync::Arc;
 
 use tidewater_model::PartitionId;
-use tidewater_store::{PushKey, StoreError};
+use tidewater_store::{Job, PushKey, StoreError};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::PartitionPages;
+use super::{PartitionPages, is_ours};
 use crate::{Engine, EngineConfig};
 
 /// Forgets old outcomes of every partition, in its interval, until it is dropped.
@@ -22,6 +22,9 @@ pub(super) async fn prune_forever(engine: &Arc<Engine>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
+        if !is_ours(engine, Job::PruneOutcomes).await {
+            continue;
+        }
         match prune_all(engine).await {
             Ok(0) => {}
             Ok(forgotten) => tracing::debug!(forgotten, "forgot old outcomes"),

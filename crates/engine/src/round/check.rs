@@ -7,7 +7,17 @@ use tidewater_schema::{SchemaView, Table, TableIndex};
 use tidewater_store::ClientRecord;
 use tidewater_wire::{Pull, PushCommit, RequestParts, Subscription, WireVersion};
 
-use crate::{Identity, RoundError, partition::PartitionState, scope};
+use crate::{Identity, RoundError, partition::PartitionState, pull, scope};
+
+/// Whether a request knows of another epoch, or of a later place in the log. Then nothing is
+/// decided before the database was asked: there may be other nodes.
+pub(super) fn knows_more(request: &RequestParts, state: &PartitionState) -> bool {
+    let epoch = request.header.log_epoch.as_ref();
+    let differs =
+        epoch.is_some_and(|epoch| epoch.as_bytes() != state.log_epoch.as_str().as_bytes());
+    let pull = request.pull.as_ref();
+    differs || pull.is_some_and(|pull| pull::furthest(&pull.subscriptions) > state.head)
+}
 
 /// Compares log epochs; `true` means the client must reset (§2.1).
 pub(super) fn epoch(request: &RequestParts, state: &PartitionState) -> Result<bool, RoundError> {
@@ -46,6 +56,9 @@ pub(super) fn client(
     if client.as_str().len() > limits::ID_BYTES_MAX {
         return refuse("the client id is too long");
     }
+    if has_nul(client.as_str()) {
+        return refuse("the client id has a U+0000 in it");
+    }
     match record {
         Some(record) if record.actor != identity.actor => {
             refuse("the client id belongs to another actor")
@@ -54,7 +67,14 @@ pub(super) fn client(
     }
 }
 
-/// Refuses more operations than one request may carry (§6.1), and ids over their cap (OQ-32).
+/// Whether a text holds the one character that not every database can. An id that one store took
+/// and another did not would be two different protocols.
+fn has_nul(id: &str) -> bool {
+    id.contains('\0')
+}
+
+/// Refuses more operations than one request may carry (§6.1), and ids that are over their cap
+/// (OQ-32) or that not every database can hold.
 pub(super) fn operations(commits: &[PushCommit], cap: usize) -> Result<(), RoundError> {
     let operations: usize = commits.iter().map(|commit| commit.operations.len()).sum();
     if operations > cap {
@@ -77,6 +97,15 @@ pub(super) fn operations(commits: &[PushCommit], cap: usize) -> Result<(), Round
             RoundError::new(ErrorCode::InvalidRequest, "an id is too long")
                 .with_details(serde_json::json!({ "bytesMax": limits::ID_BYTES_MAX })),
         );
+    }
+    if commits
+        .iter()
+        .any(|commit| has_nul(&commit.client_commit_id))
+    {
+        return Err(RoundError::new(
+            ErrorCode::InvalidRequest,
+            "the id of a commit has a U+0000 in it",
+        ));
     }
     Ok(())
 }
@@ -144,4 +173,41 @@ fn values(subscription: &Subscription) -> Result<(), RoundError> {
         "a subscription has too many scope values",
     )
     .with_details(serde_json::json!({ "valuesMax": limits::SCOPE_VALUES_PER_SUBSCRIPTION_MAX })))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytestring::ByteString;
+
+    use super::*;
+
+    fn commit(id: &str) -> PushCommit {
+        PushCommit {
+            client_commit_id: ByteString::from(id),
+            operations: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn ids_that_not_every_database_holds_are_refused() {
+        let identity = Identity::new("p", "ann");
+        let long = "x".repeat(limits::ID_BYTES_MAX + 1);
+        for (id, is_fit) in [
+            ("c1", true),
+            ("", true),
+            ("c\u{1}", true),
+            ("c\0", false),
+            ("\0", false),
+            (&*long, false),
+        ] {
+            let refused = client(&identity, &ClientId::new(id), None);
+            let code = refused.as_ref().err().map(|error| error.code);
+            let expected = (!is_fit).then_some(ErrorCode::InvalidClientId);
+            assert_eq!(code, expected, "client {id:?}");
+            let refused = operations(&[commit("m1"), commit(id)], 10);
+            let code = refused.as_ref().err().map(|error| error.code);
+            let expected = (!is_fit).then_some(ErrorCode::InvalidRequest);
+            assert_eq!(code, expected, "commit {id:?}");
+        }
+    }
 }

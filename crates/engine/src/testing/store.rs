@@ -4,7 +4,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -14,8 +14,8 @@ use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, Checkpoint, CheckpointChange, CheckpointKey, CheckpointOutcome, ClientRecord,
-    Gate, Lane, LoadRequest, Loaded, MemoryStore, PartitionRecord, PartitionTouch, Pruned, PushKey,
-    ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
+    Gate, Job, Lane, LoadRequest, Loaded, MemoryStore, PartitionRecord, PartitionTouch, Pruned,
+    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
     RowStreamRequest, SchemaState, ScopeSize, ScopeSizeRequest, ScopesTest, Store, StoreError,
     StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes,
     WriteTxn,
@@ -28,6 +28,8 @@ type Act = Box<dyn FnOnce(MemoryStore) -> Pin<Box<dyn Future<Output = ()> + Send
 #[derive(Default)]
 pub(crate) struct ProbedStore {
     inner: MemoryStore,
+    /// Whether another node has every job.
+    pub(crate) jobs_taken: AtomicBool,
     reads: AtomicU64,
     writes_fail: AtomicU64,
     streams: AtomicU64,
@@ -347,6 +349,10 @@ impl Store for ProbedStore {
         limit: usize,
     ) -> Result<Vec<Checkpoint>, StoreError> {
         self.inner.list_checkpoints(after, limit).await
+    }
+
+    async fn holds(&self, job: Job) -> Result<bool, StoreError> {
+        Ok(!self.jobs_taken.load(Ordering::SeqCst) && self.inner.holds(job).await?)
     }
 
     async fn check(&self) -> Result<(), StoreError> {

@@ -140,7 +140,7 @@ pub fn run_all(make: &dyn Fn() -> Box<dyn Database>) {
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .enable_time()
+        .enable_all()
         .build()
         .unwrap();
     let deadline = Duration::from_secs(CASE_SECONDS_MAX);

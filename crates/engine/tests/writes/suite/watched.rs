@@ -15,11 +15,12 @@ use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
     ActivityBatch, ChangeWrite, Checkpoint, CheckpointChange, CheckpointKey, CheckpointOutcome,
-    Child, ChildQuestion, ClientRecord, CommitWrite, Finished, Gate, IndexScan, Lane, LoadRequest,
-    Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey, ReactionRecord, ReactionStatus,
-    RetentionInputs, RowKey, RowPage, RowScan, RowStream, RowStreamRequest, SchemaState, ScopeSize,
-    ScopeSizeRequest, ScopesTest, SqlQuery, SqlValue, Store, StoreError, StoreErrorKind,
-    StoredResult, StoredRow, TableScan, Violation, Window, WindowRequest, WriteLanes, WriteTxn,
+    Child, ChildQuestion, ClientRecord, CommitWrite, Finished, Gate, IndexScan, Job, Lane,
+    LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey, ReactionRecord,
+    ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream, RowStreamRequest,
+    SchemaState, ScopeSize, ScopeSizeRequest, ScopesTest, SqlQuery, SqlValue, Store, StoreError,
+    StoreErrorKind, StoredResult, StoredRow, TableScan, Violation, Window, WindowRequest,
+    WriteLanes, WriteTxn,
 };
 use tokio::sync::Notify;
 
@@ -382,6 +383,10 @@ impl Store for WatchedStore {
         limit: usize,
     ) -> Result<Vec<Checkpoint>, StoreError> {
         self.inner.list_checkpoints(after, limit).await
+    }
+
+    async fn holds(&self, job: Job) -> Result<bool, StoreError> {
+        self.inner.holds(job).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {

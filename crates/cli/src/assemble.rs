@@ -354,6 +354,7 @@ fn engine_config(config: &Config) -> EngineConfig {
         image_builds_max: config.segments.image_builds_max,
         image_builds_waiting_max: config.segments.image_builds_waiting_max,
         image_build_timeout: config.segments.image_build_timeout,
+        declared_checkpoints: config.schema.checkpoints.clone(),
         ..EngineConfig::default()
     }
 }

@@ -14,7 +14,7 @@ mod realtime;
 pub(crate) mod store;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
@@ -139,6 +139,13 @@ impl ServerSection {
 pub(crate) struct SchemaSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) path: Option<PathBuf>,
+    /// Older schemas that are served beside it, newest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) window: Vec<PathBuf>,
+    /// Checkpoints that this server completes, so that it serves partitions where they are
+    /// pending.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) checkpoints: BTreeSet<String>,
 }
 
 /// `[auth]`
@@ -316,6 +323,9 @@ impl Config {
             nats.resolve(folder);
         }
         within(&mut self.schema.path);
+        for older in &mut self.schema.window {
+            *older = folder.join(&older);
+        }
         within(&mut self.auth.tokens_file);
         self.segments.resolve(folder, &self.store);
         self.blobs.resolve(folder, &self.store);

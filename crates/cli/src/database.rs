@@ -85,6 +85,14 @@ impl OperatedDatabase {
         })
     }
 
+    /// Opens it, or an empty one where there is none, and leaves none behind: for looking.
+    pub(crate) fn open_or_imagine(config: &Config) -> anyhow::Result<Self> {
+        if config.store.kind() == StoreKind::Sqlite && !config.store.path.exists() {
+            return Ok(Self::Sqlite(SqliteStore::open(SqliteConfig::in_memory())?));
+        }
+        Self::open(config, false)
+    }
+
     pub(crate) fn store(&self) -> &dyn Store {
         match self {
             Self::Sqlite(store) => store,

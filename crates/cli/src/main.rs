@@ -6,6 +6,7 @@
 mod assemble;
 mod backup;
 mod bulk;
+mod checkpoint;
 mod config;
 mod database;
 mod descriptors;
@@ -65,6 +66,9 @@ enum Command {
     Migrate(migrate::MigrateOptions),
     /// Checks that a PostgreSQL database agrees with itself, beside servers that go on.
     Verify(verify::VerifyOptions),
+    /// Follows backfills of projections, and fences writers that do not keep them.
+    #[command(subcommand)]
+    Checkpoint(checkpoint::CheckpointCommand),
     /// Drives load at a running server and checks what it answers.
     Load(Box<tidewater_loadgen::Args>),
     /// Looks at configuration.
@@ -147,6 +151,7 @@ fn main() -> ExitCode {
         Command::Epoch(command) => epoch::run(&command),
         Command::Migrate(options) => migrate::run(&options),
         Command::Verify(options) => verify::run(&options),
+        Command::Checkpoint(command) => checkpoint::run(&command),
         Command::Load(args) => load(*args),
         Command::Config(ConfigCommand::Check { file }) => check_config(&file),
         Command::Schema(SchemaCommand::Check { file, config }) => {

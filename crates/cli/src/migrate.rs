@@ -8,7 +8,7 @@ use crate::{
     Failure,
     config::Config,
     database::{self, OperatedDatabase},
-    run, schema,
+    run, schema, telemetry,
 };
 
 /// `migrate`
@@ -31,8 +31,16 @@ pub(crate) fn run(options: &MigrateOptions) -> Result<(), Failure> {
     let config = Config::load(&options.config).map_err(Failure::Wrong)?;
     database::check_exists(&config).map_err(Failure::Wrong)?;
     let schema = Arc::new(schema::of(&config).map_err(Failure::Wrong)?);
+    if options.apply {
+        // A large database takes a while: the log says how far it is.
+        telemetry::start(&config.log).map_err(Failure::Wrong)?;
+    }
     run::runtime()?.block_on(async {
-        let database = OperatedDatabase::open(&config, false)?;
+        let database = if options.plan {
+            OperatedDatabase::open_or_imagine(&config)?
+        } else {
+            OperatedDatabase::open(&config, false)?
+        };
         let steps = database.plan_migration(&schema).await?;
         if options.apply {
             database.store().prepare(&schema).await?;

@@ -28,15 +28,13 @@ pub(crate) fn load(file: &Path) -> anyhow::Result<Schema> {
     Schema::from_json(&text).with_context(|| format!("schema {}", file.display()))
 }
 
-/// The schema of a configuration.
+/// The schema of a configuration, with its window.
 pub(crate) fn of(config: &Config) -> anyhow::Result<Schema> {
-    load(
-        config
-            .schema
-            .path
-            .as_deref()
-            .context("schema.path is not set")?,
-    )
+    let path = config.schema.path.as_deref();
+    let schema = load(path.context("schema.path is not set")?)?;
+    let older: anyhow::Result<Vec<Schema>> =
+        config.schema.window.iter().map(|path| load(path)).collect();
+    schema.with_window(older?).context("schema.window")
 }
 
 fn describe(table: &Table, out: &mut String) -> std::fmt::Result {

@@ -1,6 +1,6 @@
 //! What an operator can set about the engine.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use tidewater_model::limits;
 
@@ -76,6 +76,9 @@ pub struct EngineConfig {
     pub outcome_prune_interval: Duration,
     /// Deltas, mailboxes, presence.
     pub hub: HubConfig,
+    /// Checkpoints that this process completes, so that it serves partitions where they are
+    /// pending; others refuse those (§2.4).
+    pub declared_checkpoints: BTreeSet<String>,
 }
 
 impl Default for EngineConfig {
@@ -108,6 +111,7 @@ impl Default for EngineConfig {
             outcome_age_ms: 90 * DAY_MS,
             outcome_prune_interval: Duration::from_secs(24 * 60 * 60),
             hub: HubConfig::default(),
+            declared_checkpoints: BTreeSet::new(),
         }
     }
 }

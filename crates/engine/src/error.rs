@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use tidewater_model::ErrorCode;
-use tidewater_store::StoreError;
+use tidewater_store::{StorageCode, StoreError, StoreErrorKind};
 use tidewater_wire::{DecodeError, ErrorFrame};
 
 /// A request-level failure: a code of the catalogue with text that is safe to send (§10.1).
@@ -85,6 +85,12 @@ impl From<DecodeError> for RoundError {
 
 impl From<StoreError> for RoundError {
     fn from(error: StoreError) -> Self {
+        // Another server has migrated the database; this one is to be stopped.
+        if error.kind == StoreErrorKind::Refused(StorageCode::WriterFenceRejected) {
+            tracing::error!(%error, "a commit was refused");
+            let message = "server schema is not ready for this request";
+            return Self::new(ErrorCode::SchemaNotReady, message);
+        }
         Self::internal(&error, error.during)
     }
 }

@@ -9,6 +9,7 @@
 mod activity;
 mod blobs;
 mod builds;
+mod checkpoints;
 mod config;
 mod crdt;
 mod engine;
@@ -32,6 +33,7 @@ mod transfers;
 
 pub use blobs::{BlobBytes, BlobGrant, BlobUpload, Swept, UploadGrant};
 pub use builds::BuildStats;
+pub use checkpoints::{Readiness, ReadinessPhase};
 pub use config::{EngineConfig, Retention};
 pub use crdt::{CrdtMerger, CrdtMergers, MergeError, YjsMerger};
 pub use engine::{Engine, EngineParts};

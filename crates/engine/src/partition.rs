@@ -7,7 +7,10 @@
 //! Other nodes write to the same log. What they did arrives as a signal (`nodes`), a moment after
 //! it was acknowledged; while signals do not arrive, every request asks the database instead.
 
-use std::{collections::BTreeMap, num::NonZeroUsize};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroUsize,
+};
 
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -267,17 +270,29 @@ impl Drop for Reader<'_> {
     }
 }
 
-/// Refuses what was read under another epoch or schema than the request is answered for (§2.4).
+/// The first checkpoint of a gate that this process does not complete.
+pub(crate) fn pending<'g>(gate: &'g Gate, declared: &BTreeSet<String>) -> Option<&'g str> {
+    let mut names = gate.pending_checkpoints.iter().map(String::as_str);
+    names.find(|name| !declared.contains(*name))
+}
+
+/// Refuses to write under another epoch or schema than the request is answered for, below the
+/// fence of the partition, or where a projection is not complete (§2.4).
 pub(crate) fn check_gate(
+    engine: &Engine,
     gate: &Gate,
+    partition: &PartitionId,
     log_epoch: &LogEpoch,
-    running_schema: i32,
 ) -> Result<(), RoundError> {
-    let details = if gate.schema_version != running_schema {
+    let running = engine.schema().version();
+    let required = gate.writer_fence.filter(|required| *required > running);
+    let details = if gate.schema_version != running || required.is_some() {
         serde_json::json!({
-            "storedSchemaVersion": gate.schema_version,
-            "runningSchemaVersion": running_schema,
+            "storedSchemaVersion": required.unwrap_or(gate.schema_version),
+            "runningSchemaVersion": running,
         })
+    } else if let Some(name) = pending(gate, &engine.parts.config.declared_checkpoints) {
+        serde_json::json!({ "partition": partition.as_str(), "projection": name })
     } else if gate.log_epoch.as_ref() != Some(log_epoch) {
         serde_json::json!({ "logEpochChanged": true })
     } else {

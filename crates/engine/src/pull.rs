@@ -285,7 +285,7 @@ impl PullRun {
         put_active_start(&self.context, &section, false, out)?;
         let mut next_cursor = head;
         if let Some(window) = &window {
-            put_commits(window, &section.subscription.table, &moved, out)?;
+            put_commits(&self.context, &section, window, &moved, out)?;
             if !window.exhausted {
                 next_cursor = window.last_commit_seq().unwrap_or(after);
             }
@@ -476,14 +476,16 @@ impl Views {
     }
 }
 
-/// Copies the stored bytes of each change into a COMMIT frame; deletes of rows that moved are
+/// Copies the stored bytes of each change into a COMMIT frame, in the columns of the requester; deletes of rows that moved are
 /// left out.
 fn put_commits(
+    context: &RoundContext,
+    section: &ActiveSection,
     window: &Window,
-    table: &str,
     moved: &BTreeSet<&str>,
     out: &mut BytesMut,
 ) -> Result<(), RoundError> {
+    let table: &str = &section.subscription.table;
     let is_sent =
         |change: &ChangeRef<'_>| change.op() == Op::Upsert || !moved.contains(change.row_id);
     for commit in window.commits() {
@@ -494,7 +496,16 @@ fn put_commits(
         let mut frame =
             CommitWriter::begin(out, seq, commit.created_at_ms(), commit.actor(), table);
         for change in commit.changes().filter(is_sent) {
-            frame.change(change.row_id, change.row, change.scopes);
+            let row = match change.row {
+                Some((row_version, payload)) => {
+                    Some((row_version, context.shown(section.table, payload)?))
+                }
+                None => None,
+            };
+            let row = row
+                .as_ref()
+                .map(|(row_version, row)| (*row_version, &**row));
+            frame.change(change.row_id, row, change.scopes);
         }
         frame
             .finish()

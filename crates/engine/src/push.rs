@@ -45,13 +45,14 @@ pub(crate) async fn push(
 ) -> Result<Vec<PushAnswer>, RoundError> {
     let partition = &context.identity.partition;
     let is_sparse = context.version.is_sparse();
-    let held = blobs::hold(&context.engine, partition, &commits, is_sparse).await?;
+    let held = blobs::hold(context, partition, &commits, is_sparse).await?;
     let (reply, answers) = oneshot::channel();
     let job = Job {
         identity: context.identity.clone(),
         client: context.client.clone(),
         client_is_bound,
         version: context.version,
+        view: Arc::clone(&context.view),
         log_epoch: context.log_epoch.clone(),
         allowed,
         held,
@@ -64,7 +65,7 @@ pub(crate) async fn push(
             let schema = context.engine.schema();
             Ok(outcomes?
                 .into_iter()
-                .map(|outcome| outcome.into_answer(schema, context.version))
+                .map(|outcome| outcome.into_answer(schema, &context.view, context.version))
                 .collect())
         }
         // The lane dropped the job: its batch panicked. The panic itself is in the log.

@@ -10,13 +10,13 @@
 mod body;
 pub(crate) mod check;
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
 use tidewater_model::{
     AllowedScopes, ClientId, CommitSeq, Cursor, ErrorCode, HorizonSeq, LogEpoch, ScopeFilter,
 };
-use tidewater_schema::TableIndex;
+use tidewater_schema::{SchemaView, TableIndex};
 use tidewater_store::{ClientKey, ClientRecord, FailureReport};
 use tidewater_wire::{
     Request, RequestParts, ResponseFrame, ResponseHeader, RoundFailure, Subscription, WireVersion,
@@ -41,6 +41,8 @@ pub(crate) struct RoundContext {
     pub(crate) version: WireVersion,
     /// The schema version the requester's rows are encoded for.
     pub(crate) schema_version: i32,
+    /// The schema as the requester knows it.
+    pub(crate) view: Arc<SchemaView>,
     pub(crate) log_epoch: LogEpoch,
     /// Read once, after the pushes.
     pub(crate) head: CommitSeq,
@@ -53,6 +55,18 @@ pub(crate) struct RoundContext {
 }
 
 impl RoundContext {
+    /// A stored row in the columns of the requester.
+    pub(crate) fn shown<'a>(
+        &self,
+        table: TableIndex,
+        payload: &'a [u8],
+    ) -> Result<Cow<'a, [u8]>, RoundError> {
+        self.view.project(table, payload).ok_or_else(|| {
+            tracing::error!("a stored row does not decode under its own table");
+            RoundError::new(ErrorCode::InternalError, "internal server error")
+        })
+    }
+
     pub(crate) fn client_key(&self) -> ClientKey {
         ClientKey {
             partition: self.identity.partition.clone(),
@@ -87,9 +101,10 @@ pub(crate) async fn answer(
         state = engine.partitions.look_again(engine, partition).await?;
     }
     let reset = check::epoch(&request, &state)?;
-    if request.header.schema_version != engine.schema().version() {
+    let view = engine.schema().view(request.header.schema_version);
+    let Some(view) = view.cloned() else {
         return header_only(engine, version, &state, true, reset);
-    }
+    };
     if reset {
         return header_only(engine, version, &state, false, true);
     }
@@ -117,7 +132,7 @@ pub(crate) async fn answer(
         engine.parts.config.operations_per_request_max,
     )?;
     if let Some(pull) = &request.pull {
-        check::pull(engine.schema(), pull)?;
+        check::pull(&view, pull)?;
     }
     let ticket = engine.hub.ticket();
     let allowed = resolve(engine, &identity, &client).await?;
@@ -128,6 +143,7 @@ pub(crate) async fn answer(
         client,
         version,
         schema_version: request.header.schema_version,
+        view,
         log_epoch: state.log_epoch,
         head: state.head,
         horizon: state.horizon,
@@ -197,11 +213,11 @@ fn plan_sections(
     subscriptions: Vec<Subscription>,
     allowed: Option<&AllowedScopes>,
 ) -> Result<Vec<SectionPlan>, RoundError> {
-    let schema = context.engine.schema();
+    let view = &context.view;
     subscriptions
         .into_iter()
         .map(|subscription| {
-            let table = check::known_table(schema, &subscription.table)?;
+            let (table, _) = check::known_table(view, &subscription.table)?;
             let effective =
                 allowed.and_then(|allowed| scope::effective(&subscription.scopes, allowed));
             Ok(SectionPlan {
@@ -258,10 +274,10 @@ fn header_only(
     floor: bool,
     reset: bool,
 ) -> Result<RoundBody, RoundError> {
-    let schema_version = engine.schema().version();
+    let schema = engine.schema();
     let header = ResponseHeader {
-        required_schema_version: floor.then_some(schema_version),
-        latest_schema_version: Some(schema_version),
+        required_schema_version: floor.then_some(schema.oldest_version()),
+        latest_schema_version: Some(schema.version()),
         log_epoch: state.log_epoch.as_str().into(),
         reset_required: reset,
     };

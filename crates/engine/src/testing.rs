@@ -109,15 +109,29 @@ impl TestServer {
         segment_bytes_max: usize,
         transfers: Transfers,
     ) -> Self {
+        let schema = Schema::from_json(SCHEMA).unwrap();
+        Self::start_on(schema, config, segment_bytes_max, transfers).await
+    }
+
+    /// Serves another schema, with a window perhaps.
+    pub(crate) async fn serving(schema: Schema, config: EngineConfig) -> Self {
+        Self::start_on(schema, config, 64 * 1024 * 1024, Transfers::default()).await
+    }
+
+    async fn start_on(
+        schema: Schema,
+        config: EngineConfig,
+        segment_bytes_max: usize,
+        transfers: Transfers,
+    ) -> Self {
         let store = Arc::new(ProbedStore::default());
         let segments = MemorySegments::new(segment_bytes_max, SEGMENT_LIFETIME_MS);
         let segments = Arc::new(segments);
         let clock = Arc::new(ManualClock(AtomicI64::new(START_MS)));
         let resolver = Arc::new(SwitchedResolver::default());
-        let schema = Arc::new(Schema::from_json(SCHEMA).unwrap());
         let engine = Engine::open(EngineParts {
             store: Arc::<ProbedStore>::clone(&store),
-            schema,
+            schema: Arc::new(schema),
             segments: Arc::<MemorySegments>::clone(&segments),
             transfers,
             resolver: Arc::<SwitchedResolver>::clone(&resolver),

@@ -17,8 +17,10 @@ mod layouts;
 mod migration;
 mod references;
 mod table;
+mod window;
 
 pub use error::{SchemaCode, SchemaError};
 pub use layouts::{LayoutColumn, Layouts, LayoutsError, TableLayout};
 pub use migration::{MigrationPlan, MigrationRefusal, RefusalCode, Stored, WidenedTable};
 pub use table::{ColumnMeta, Index, OnDelete, Reference, Schema, ScopePattern, Table, TableIndex};
+pub use window::{SchemaView, WindowError};

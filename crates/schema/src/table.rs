@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use tidewater_model::StoredScopes;
 use tidewater_wire::row::{Column, Value};
 
-use crate::identifier::physical_index_name;
+use crate::{SchemaView, identifier::physical_index_name};
 
 /// A table's place in its schema, in declaration order.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -17,6 +17,8 @@ pub struct Schema {
     version: i32,
     tables: Vec<Arc<Table>>,
     by_name: BTreeMap<String, TableIndex>,
+    /// How clients of each version that is served see it: its own first, then older ones.
+    pub(crate) views: Vec<Arc<SchemaView>>,
 }
 
 impl Schema {
@@ -27,10 +29,13 @@ impl Schema {
             .enumerate()
             .map(|(index, table)| (table.name.clone(), TableIndex(index)))
             .collect();
+        let tables: Vec<_> = tables.into_iter().map(Arc::new).collect();
+        let view = SchemaView::of_itself(version, &tables);
         Self {
             version,
-            tables: tables.into_iter().map(Arc::new).collect(),
+            tables,
             by_name,
+            views: vec![Arc::new(view)],
         }
     }
 

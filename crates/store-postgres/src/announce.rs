@@ -4,7 +4,7 @@
 //! The statement goes out together with COMMIT, so it costs no round trip. It has a price all the
 //! same: the server lets transactions that notify commit one after the other. So this is for
 //! processes that have no signals, like an import, and for operators who want it so
-//! (`docs/adr/0009-commits-are-announced-after-they-are-made.md`).
+//! (`docs/adr/0010-commits-are-announced-after-they-are-made.md`).
 
 use tidewater_model::{CommitSeq, PartitionId};
 use tidewater_store::signals::{self, NodeId, Signal};

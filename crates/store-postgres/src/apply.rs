@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use tidewater_model::{CommitSeq, PartitionId};
-use tidewater_store::{ChangeWrite, CommitWrite, StoreError, Violation};
+use tidewater_store::{ChangeWrite, CommitWrite, StoreError, Violation, below_fence};
 
 use crate::{
     batch::{Located, entry_steps, log_steps, row_step, row_steps},
@@ -43,6 +43,7 @@ pub(crate) async fn apply_commits(
     }
     let commits: Vec<&CommitWrite> = commits.iter().map(AsRef::as_ref).collect();
     know_heads(txn, &commits).await?;
+    check_fences(txn, layout, &commits)?;
     let before = txn.heads.clone();
     for commit in &commits {
         advance(txn, commit);
@@ -68,6 +69,18 @@ pub(crate) async fn apply_commits(
         advance(txn, commit);
     }
     Ok(Some(violation))
+}
+
+/// Whether this server may write to the partitions.
+fn check_fences(txn: &Txn, layout: &Layout, commits: &[&CommitWrite]) -> Result<(), StoreError> {
+    let writer = layout.version;
+    for commit in commits.iter().filter(|commit| commit.applied.is_some()) {
+        let partition = &commit.key.partition;
+        if let Some(required) = txn.fences.get(partition).filter(|fence| **fence > writer) {
+            return Err(below_fence(partition, *required, writer));
+        }
+    }
+    Ok(())
 }
 
 /// Checks and remembers the place that a commit takes.
@@ -103,7 +116,7 @@ async fn know_heads(txn: &mut Txn, commits: &[&CommitWrite]) -> Result<(), Store
     let mut answers = txn.fly(&steps, DURING).await?.rows(DURING)?;
     let gates = gate::gates(&answers.pop().unwrap_or_default(), DURING)?;
     for (partition, gate) in unknown.into_iter().zip(gates) {
-        txn.know_head(partition, gate.head);
+        txn.know_gate(partition, &gate);
     }
     Ok(())
 }

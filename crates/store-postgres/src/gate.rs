@@ -8,6 +8,7 @@ use tidewater_store::{Gate, StoreError};
 use tokio_postgres::Row;
 
 use crate::{
+    checkpoints,
     error::{corrupt, get},
     guard,
     params::{Param, Step},
@@ -15,8 +16,11 @@ use crate::{
 
 const GATES: &str = "SELECT r.log_epoch, \
     (SELECT schema_version::int8 FROM sync_schema_meta WHERE id = 1), \
-    p.max_commit_seq, p.horizon_seq \
+    p.max_commit_seq, p.horizon_seq, f.required_version, \
+    (SELECT array_agg(c.name) FROM sync_backfill_checkpoints c \
+    WHERE c.partition = q.partition AND c.state <> 'activated') \
     FROM unnest($1::text[]) WITH ORDINALITY AS q (partition, place) \
+    LEFT JOIN sync_writer_fence f ON f.partition = q.partition \
     LEFT JOIN sync_partition_registry r ON r.partition = q.partition \
     LEFT JOIN sync_partitions p ON p.partition = q.partition ORDER BY q.place";
 
@@ -92,12 +96,19 @@ fn gate(row: &Row, during: &'static str) -> Result<Gate, StoreError> {
     let version = version.ok_or_else(|| corrupt(during, "the database was not prepared"))?;
     let head: Option<i64> = get(row, 2, during)?;
     let horizon: Option<i64> = get(row, 3, during)?;
+    let fence: Option<i64> = get(row, 4, during)?;
+    let pending: Option<Vec<String>> = get(row, 5, during)?;
+    let mut pending_checkpoints = pending.unwrap_or_default();
+    pending_checkpoints.sort_unstable();
     Ok(Gate {
         log_epoch: get::<Option<&str>>(row, 0, during)?.map(LogEpoch::new),
-        schema_version: i32::try_from(version)
-            .map_err(|_| corrupt(during, format!("{version} is no schema version")))?,
+        schema_version: checkpoints::version(version, during)?,
         head: place(head.unwrap_or(0), during)?,
         horizon: HorizonSeq::at(place(horizon.unwrap_or(0), during)?),
+        writer_fence: fence
+            .map(|fence| checkpoints::version(fence, during))
+            .transpose()?,
+        pending_checkpoints,
     })
 }
 

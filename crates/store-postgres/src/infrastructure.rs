@@ -3,7 +3,8 @@
 //! Names, columns, keys and indexes are those of the reference (§2.4), so that either server
 //! finds what the other wrote. We add `sync_row_scopes_by_row` where an older one lacks it, the
 //! scopes of a tombstone with an index by place, `sync_reactions_by_status`,
-//! `sync_client_failures` and `sync_restore_guard`.
+//! `sync_client_failures` and `sync_restore_guard`, and the columns of `sync_writer_fence` and
+//! `sync_backfill_checkpoints`, which the reference names only (docs/adr/0009).
 //!
 //! Texts are compared byte by byte. In databases of the reference they are compared as the
 //! database says; a migration changes that, which rebuilds the indexes and leaves the rows.
@@ -200,6 +201,30 @@ pub(crate) const TABLES: &[Table] = &[
             layouts TEXT NOT NULL DEFAULT '{}')",
         added: &[("layouts", "TEXT NOT NULL DEFAULT '{}'")],
         indexes: &[],
+    },
+    Table {
+        name: "sync_writer_fence",
+        create: "CREATE TABLE sync_writer_fence (\
+            partition TEXT PRIMARY KEY, \
+            required_version BIGINT NOT NULL)",
+        added: &[],
+        indexes: &[],
+    },
+    Table {
+        name: "sync_backfill_checkpoints",
+        create: "CREATE TABLE sync_backfill_checkpoints (\
+            partition TEXT NOT NULL, name TEXT NOT NULL, \
+            schema_version BIGINT NOT NULL, state TEXT NOT NULL, \
+            watermark BIGINT NOT NULL, owner_epoch BIGINT NOT NULL, \
+            observed_rows BIGINT NOT NULL, lease_expires_at_ms BIGINT, \
+            PRIMARY KEY (partition, name), \
+            CHECK (state IN ('declared', 'backfilling', 'activated')))",
+        added: &[],
+        indexes: &[(
+            "sync_backfill_checkpoints_pending",
+            "CREATE INDEX sync_backfill_checkpoints_pending ON sync_backfill_checkpoints \
+             (name) WHERE state <> 'activated'",
+        )],
     },
     Table {
         name: RESTORE_GUARD,

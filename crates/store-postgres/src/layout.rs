@@ -10,6 +10,8 @@ use crate::statements::TableSql;
 /// A schema as it lies in the database.
 #[derive(Debug)]
 pub(crate) struct Layout {
+    /// The version of the schema: what this server writes as.
+    pub(crate) version: i32,
     /// Its tables, in the order of the schema.
     pub(crate) tables: Vec<TableLayout>,
     /// The timeline of the cluster that writes are made on, if that matters.

@@ -19,6 +19,7 @@ mod batch;
 mod blobs;
 mod candidates;
 mod catalog;
+mod checkpoints;
 mod clients;
 mod config;
 mod dialect;

@@ -92,6 +92,7 @@ fn layout(schema: &Arc<Schema>, catalog: &Catalog) -> Result<Layout, StoreError>
         })
     });
     Ok(Layout {
+        version: schema.version(),
         tables: tables.collect::<Result<_, StoreError>>()?,
         timeline: None,
     })
@@ -121,6 +122,10 @@ async fn plan_now(link: &mut Link, schema: &Arc<Schema>) -> Result<Vec<Step>, St
         plan: &plan,
         steps: Vec::new(),
     };
+    if !plan.is_current() && catalog.find("sync_partitions").is_some() {
+        // Who writes now has read the gate of the older schema: they finish first.
+        planner.sql("LOCK TABLE sync_partitions IN EXCLUSIVE MODE");
+    }
     planner.infrastructure();
     planner
         .steps
@@ -136,6 +141,7 @@ async fn plan_now(link: &mut Link, schema: &Arc<Schema>) -> Result<Vec<Step>, St
         .steps
         .extend(indexes.create.into_iter().map(Step::Index));
     if !plan.is_current() {
+        planner.steps.push(Step::Fence(plan.to));
         planner.steps.push(Step::Mark {
             version: plan.to,
             layouts: schema.layouts().to_json(),

@@ -9,20 +9,21 @@ use async_trait::async_trait;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
-    ActivityBatch, ClientKey, ClientRecord, Job, LoadRequest, Loaded, PartitionRecord,
-    PartitionTouch, Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey,
-    RowPage, RowScan, RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, Store,
-    StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest,
-    WriteLanes, WriteTxn,
+    ActivityBatch, Checkpoint, CheckpointChange, CheckpointKey, CheckpointOutcome, ClientKey,
+    ClientRecord, Gate, Job, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
+    ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
+    RowStreamRequest, SchemaState, ScopeSize, ScopeSizeRequest, ScopesTest, Store, StoreError,
+    StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes,
+    WriteTxn,
     signals::{NodeId, Signals},
 };
 use tokio_postgres::types::Type;
 
 use crate::{
-    blobs, clients,
+    blobs, checkpoints, clients,
     config::PostgresConfig,
     error::get,
-    guard,
+    gate, guard,
     lanes::Lanes,
     layout::CurrentLayout,
     link::{Link, Mode, Pool, retried},
@@ -398,6 +399,41 @@ impl Store for PostgresStore {
         let announcer = self.announcer().cloned();
         let txn = PostgresTxn::new(link, layout, timeout, turns, announcer, &wanted, &loaded);
         Ok((Box::new(txn), loaded))
+    }
+
+    async fn read_gate(&self, partition: &PartitionId) -> Result<Gate, StoreError> {
+        const DURING: &str = "read a gate";
+        let answers = retried!(self.pool, DURING, link =>
+            link.transact(Mode::Read, vec![gate::read(&[partition])], DURING))?;
+        gate::only(&answers[0], DURING)
+    }
+
+    async fn schema_state(&self) -> Result<SchemaState, StoreError> {
+        retried!(self.pool, "read the state of the schema", link =>
+            checkpoints::schema_state(&mut link))
+    }
+
+    async fn raise_fence(&self, partition: &PartitionId, version: i32) -> Result<i32, StoreError> {
+        retried!(self.pool, "raise a fence", link =>
+            checkpoints::raise_fence(&mut link, partition, version))
+    }
+
+    async fn change_checkpoint(
+        &self,
+        key: &CheckpointKey,
+        change: CheckpointChange,
+    ) -> Result<(CheckpointOutcome, Checkpoint), StoreError> {
+        retried!(self.pool, "change a checkpoint", link =>
+            checkpoints::change(&mut link, key, change))
+    }
+
+    async fn list_checkpoints(
+        &self,
+        after: Option<&CheckpointKey>,
+        limit: usize,
+    ) -> Result<Vec<Checkpoint>, StoreError> {
+        retried!(self.pool, "list checkpoints", link =>
+            checkpoints::list(&mut link, after, limit))
     }
 
     async fn holds(&self, job: Job) -> Result<bool, StoreError> {

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytestring::ByteString;
 use tidewater_model::{CommitSeq, PartitionId};
 use tidewater_store::{
-    ChangeWrite, Child, ChildQuestion, CommitWrite, Finished, IndexScan, LoadRequest, Loaded,
+    ChangeWrite, Child, ChildQuestion, CommitWrite, Finished, Gate, IndexScan, LoadRequest, Loaded,
     RowPage, RowScan, SqlQuery, SqlValue, StoreError, StoreErrorKind, StoredRow, Violation,
     WriteTxn,
     signals::{NodeId, Signal},
@@ -35,6 +35,8 @@ pub(crate) struct Txn {
     pub(crate) heads: HashMap<PartitionId, CommitSeq>,
     /// What they were when they were locked.
     pub(crate) heads_before: HashMap<PartitionId, CommitSeq>,
+    /// The least versions of writers that the partitions take commits of.
+    pub(crate) fences: HashMap<PartitionId, i32>,
     stage: Stage,
 }
 
@@ -61,8 +63,12 @@ impl Txn {
         self.link.fly(steps, during).await
     }
 
-    /// Remembers the head of a partition that was just locked, or is locked already.
-    pub(crate) fn know_head(&mut self, partition: &PartitionId, head: CommitSeq) {
+    /// Remembers what the gate says of a partition that was just locked, or is locked already.
+    pub(crate) fn know_gate(&mut self, partition: &PartitionId, gate: &Gate) {
+        if let Some(required) = gate.writer_fence {
+            self.fences.insert(partition.clone(), required);
+        }
+        let head = gate.head;
         self.heads.insert(partition.clone(), head);
         let before = self.heads_before.entry(partition.clone());
         before.or_insert(head);
@@ -162,6 +168,7 @@ impl PostgresTxn {
             link,
             heads: HashMap::new(),
             heads_before: HashMap::new(),
+            fences: HashMap::new(),
             stage: Stage::None,
         };
         remember_heads(&mut txn, wanted, loaded);
@@ -200,7 +207,7 @@ impl PostgresTxn {
 
 fn remember_heads(txn: &mut Txn, wanted: &LoadRequest, loaded: &Loaded) {
     for (partition, gate) in wanted.partitions.iter().zip(&loaded.gates) {
-        txn.know_head(partition, gate.head);
+        txn.know_gate(partition, gate);
     }
 }
 

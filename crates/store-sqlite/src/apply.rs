@@ -11,7 +11,7 @@ use tidewater_model::{CommitSeq, Op, PartitionId, StoredScopes};
 use tidewater_schema::TableIndex;
 use tidewater_store::{
     AppliedCommit, ChangeKind, ChangeWrite, CommitWrite, StoreError, StoreErrorKind, Violation,
-    outcome,
+    below_fence, outcome,
 };
 
 use crate::{
@@ -47,13 +47,13 @@ fn apply_commit(session: &mut Session<'_>, commit: &CommitWrite) -> Result<(), F
     let Some(applied) = &commit.applied else {
         return Ok(put_outcome(&mut session.queries, commit)?);
     };
-    let head = load_head(session, &commit.key.partition)?;
+    let layout = session.layout();
+    let head = load_head(session, &layout, &commit.key.partition)?;
     assert_eq!(
         applied.commit_seq,
         head.next(),
         "a commit's place is one above the head"
     );
-    let layout = session.layout();
     guarded(session, &layout, &applied.changes, |session| {
         append_commit(session, &layout, commit, applied)
     })?;
@@ -99,15 +99,29 @@ pub(crate) fn guarded(
     result
 }
 
-fn load_head(session: &mut Session<'_>, partition: &PartitionId) -> Result<CommitSeq, Fault> {
+/// The head of a partition that this server may write to.
+fn load_head(
+    session: &mut Session<'_>,
+    layout: &Layout,
+    partition: &PartitionId,
+) -> Result<CommitSeq, Fault> {
     if let Some(head) = session.heads.get(partition) {
         return Ok(head.seq);
     }
-    let stored = session
-        .queries
-        .head
-        .find(&[&partition.as_str()], |row| row.get(0))?;
-    let seq = place(stored.unwrap_or(0), DURING)?;
+    let stored = session.queries.head.find(&[&partition.as_str()], |row| {
+        Ok((row.get(0)?, row.get::<_, Option<i32>>(1)?))
+    })?;
+    let (head, fence): (Option<i64>, _) = stored.unwrap_or_default();
+    if let Some(required) = fence
+        && required > layout.version
+    {
+        return Err(Fault::Store(below_fence(
+            partition,
+            required,
+            layout.version,
+        )));
+    }
+    let seq = place(head.unwrap_or(0), DURING)?;
     let head = Head { seq, moved: false };
     session.heads.insert(partition.clone(), head);
     Ok(seq)

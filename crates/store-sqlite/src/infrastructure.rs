@@ -3,7 +3,8 @@
 //! Names, columns, keys and indexes are those of the reference (§2.4), so that either server
 //! finds what the other wrote. We add `sync_row_scopes_by_row` where an older one lacks it, the
 //! scopes of a tombstone with an index by place, `sync_reactions_by_status`, `sync_client_failures`
-//! and `sync_restore_guard`.
+//! `sync_row_rewrites`, `sync_restore_guard`, and the columns of `sync_writer_fence` and
+//! `sync_backfill_checkpoints`, which the reference names only (docs/adr/0009).
 //!
 //! A table of short rows is created WITHOUT ROWID: one tree instead of two, and a page less in
 //! every commit. It is the same table to every statement, so an existing one stays as it is.
@@ -190,6 +191,42 @@ pub(crate) const TABLES: &[Table] = &[
             schema_version INTEGER NOT NULL, \
             layouts TEXT NOT NULL DEFAULT '{}')",
         added: &[("layouts", "TEXT NOT NULL DEFAULT '{}'")],
+        indexes: &[],
+    },
+    Table {
+        name: "sync_writer_fence",
+        create: "CREATE TABLE sync_writer_fence (\
+            partition TEXT PRIMARY KEY, \
+            required_version INTEGER NOT NULL) WITHOUT ROWID",
+        added: &[],
+        indexes: &[],
+    },
+    Table {
+        name: "sync_backfill_checkpoints",
+        create: "CREATE TABLE sync_backfill_checkpoints (\
+            partition TEXT NOT NULL, name TEXT NOT NULL, \
+            schema_version INTEGER NOT NULL, state TEXT NOT NULL, \
+            watermark INTEGER NOT NULL, owner_epoch INTEGER NOT NULL, \
+            observed_rows INTEGER NOT NULL, lease_expires_at_ms INTEGER, \
+            PRIMARY KEY (partition, name), \
+            CHECK (state IN ('declared', 'backfilling', 'activated'))) WITHOUT ROWID",
+        added: &[],
+        indexes: &[(
+            "sync_backfill_checkpoints_pending",
+            "CREATE INDEX sync_backfill_checkpoints_pending ON sync_backfill_checkpoints \
+             (name) WHERE state <> 'activated'",
+        )],
+    },
+    Table {
+        name: "sync_row_rewrites",
+        create: "CREATE TABLE sync_row_rewrites (\
+            tbl TEXT PRIMARY KEY, \
+            stored_columns INTEGER NOT NULL, columns INTEGER NOT NULL, \
+            in_log INTEGER NOT NULL, \
+            partition TEXT NOT NULL, row_id TEXT NOT NULL, \
+            commit_seq INTEGER NOT NULL, idx INTEGER NOT NULL, \
+            done INTEGER NOT NULL) WITHOUT ROWID",
+        added: &[],
         indexes: &[],
     },
     Table {

@@ -14,6 +14,7 @@ mod backup;
 mod blobs;
 mod candidates;
 mod catalog;
+mod checkpoints;
 mod clients;
 mod config;
 mod connection;

@@ -2,11 +2,13 @@
 //!
 //! What is to be done is a list of steps, made by comparing the schema with the stored layouts
 //! and with the database's own catalogue. An empty list writes nothing. Otherwise all of it runs
-//! in one transaction that nobody else can write beside, planned again inside it.
+//! in one transaction that nobody else can write beside, planned again inside it; but for rows
+//! that get columns, which follow in bounded pieces (`rewrites`).
 //!
 //! Databases of the reference get what they lack even at an equal version, because none of that
 //! changes what is stored: column versions, scopes of tombstones, indexes.
 
+mod rewrites;
 mod steps;
 
 use std::sync::Arc;
@@ -36,18 +38,25 @@ pub(crate) fn prepare(
     session: &mut Session<'_>,
     schema: &Arc<Schema>,
 ) -> Result<Layout, StoreError> {
-    let connection = session.connection;
     if !plan(session, schema)?.is_empty() {
-        session.transact(DURING, |session| {
-            for step in plan_now(session.connection, schema)? {
-                tracing::info!(%step, "migrating");
-                step.run(session.connection)?;
-            }
-            Ok(())
-        })?;
+        // What an earlier start left comes first: the plan is made for rows of one layout.
+        rewrites::finish(session, schema)?;
+        carry_out(session, schema)?;
+        rewrites::finish(session, schema)?;
     }
-    let catalog = Catalog::read(connection).map_err(failed(DURING))?;
+    let catalog = Catalog::read(session.connection).map_err(failed(DURING))?;
     layout(schema, &catalog)
+}
+
+/// Carries out everything but the rewriting of rows, which it notes.
+fn carry_out(session: &mut Session<'_>, schema: &Arc<Schema>) -> Result<(), StoreError> {
+    session.transact(DURING, |session| {
+        for step in plan_now(session.connection, schema)? {
+            tracing::info!(%step, "migrating");
+            step.run(session.connection)?;
+        }
+        Ok(())
+    })
 }
 
 /// What it would take to bring the database to a schema.
@@ -72,6 +81,7 @@ pub(crate) fn layout(schema: &Arc<Schema>, catalog: &Catalog) -> Result<Layout, 
         })
     });
     Ok(Layout {
+        version: schema.version(),
         tables: tables.collect::<Result<_, StoreError>>()?,
     })
 }
@@ -92,6 +102,9 @@ fn plan_now(connection: &Connection, schema: &Arc<Schema>) -> Result<Vec<Step>, 
         plan: &plan,
         steps: Vec::new(),
     };
+    for left in rewrites::pending(connection)? {
+        planner.steps.push(Step::Resume(left));
+    }
     planner.infrastructure();
     if guard::read_identity(connection)?.is_none() {
         planner.sql(guard::IDENTIFY);
@@ -110,6 +123,7 @@ fn plan_now(connection: &Connection, schema: &Arc<Schema>) -> Result<Vec<Step>, 
         .steps
         .extend(indexes.create.into_iter().map(Step::Index));
     if !plan.is_current() {
+        planner.steps.push(Step::Fence(plan.to));
         planner.steps.push(Step::Mark {
             version: plan.to,
             layouts: schema.layouts().to_json(),
@@ -226,6 +240,10 @@ impl Planner<'_> {
             .iter()
             .find(|widened| widened.table.name == table.name);
         match widened {
+            // Typed columns that were there all along are as they were.
+            Some(widened) if missing.iter().all(|at| *at >= widened.stored_columns) => {
+                self.steps.push(Step::Rewrite(widened.clone()));
+            }
             Some(widened) => self.steps.push(Step::Widen {
                 widened: widened.clone(),
                 typed,

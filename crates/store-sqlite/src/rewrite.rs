@@ -21,13 +21,16 @@ const DURING: &str = "rewrite stored rows";
 /// Rows read at a time.
 const BATCH_ROWS: i64 = 500;
 
+/// Bytes of payloads after which no more rows are read at a time.
+const BATCH_BYTES: usize = 4 * 1024 * 1024;
+
 /// Appends NULLs to the rows of a table and fills its typed columns.
 pub(crate) fn widen_rows(
     connection: &Connection,
     widened: &WidenedTable,
     typed: &[usize],
 ) -> std::result::Result<(), StoreError> {
-    let append = |payload: &[u8]| append_nulls(widened, payload);
+    let append = |payload: &[u8]| Widening::of(widened).append_nulls(payload);
     rewrite(connection, &widened.table, typed, append)
 }
 
@@ -71,14 +74,20 @@ fn rewrite(
     }
 }
 
-fn row_batch(
+/// The next rows, bounded in number and bytes; none at the end.
+pub(crate) fn row_batch(
     select: &mut Query<'_>,
     from: &(String, String),
 ) -> Result<Vec<(String, String, Vec<u8>)>> {
     let mut rows = select.rows(&[&from.0, &from.1, &BATCH_ROWS])?;
     let mut batch = Vec::new();
-    while let Some(row) = rows.next()? {
-        batch.push((row.get(0)?, row.get(1)?, row.get(2)?));
+    let mut bytes = 0;
+    while bytes < BATCH_BYTES
+        && let Some(row) = rows.next()?
+    {
+        let payload: Vec<u8> = row.get(2)?;
+        bytes += payload.len();
+        batch.push((row.get(0)?, row.get(1)?, payload));
     }
     Ok(batch)
 }
@@ -140,19 +149,18 @@ pub(crate) fn widen_log(
     Ok(())
 }
 
+/// Rows of a table in the log, after a place.
+pub(crate) const SELECT_LOG: &str = "SELECT partition, commit_seq, idx, payload FROM sync_changes \
+    WHERE (partition, commit_seq, idx) > (?1, ?2, ?3) \
+    AND tbl = ?4 AND payload IS NOT NULL \
+    ORDER BY partition, commit_seq, idx LIMIT ?5";
+
+pub(crate) const UPDATE_LOG: &str = "UPDATE sync_changes SET payload = ?4 \
+    WHERE partition = ?1 AND commit_seq = ?2 AND idx = ?3";
+
 fn rewrite_log(connection: &Connection, widened: &WidenedTable) -> Result<u64> {
-    let mut select = Query::new(
-        connection,
-        "SELECT partition, commit_seq, idx, payload FROM sync_changes \
-         WHERE (partition, commit_seq, idx) > (?1, ?2, ?3) \
-         AND tbl = ?4 AND payload IS NOT NULL \
-         ORDER BY partition, commit_seq, idx LIMIT ?5",
-    );
-    let mut update = Query::new(
-        connection,
-        "UPDATE sync_changes SET payload = ?4 \
-         WHERE partition = ?1 AND commit_seq = ?2 AND idx = ?3",
-    );
+    let mut select = Query::new(connection, SELECT_LOG);
+    let mut update = Query::new(connection, UPDATE_LOG);
     let mut from = (String::new(), -1_i64, -1_i64);
     let mut left = 0;
     loop {
@@ -162,7 +170,7 @@ fn rewrite_log(connection: &Connection, widened: &WidenedTable) -> Result<u64> {
         };
         from = (partition.clone(), *seq, *index);
         for (partition, seq, index, payload) in batch {
-            match append_nulls(widened, &payload) {
+            match Widening::of(widened).append_nulls(&payload) {
                 Some(payload) => update.execute(&[&partition, &seq, &index, &payload])?,
                 None => {
                     left += 1;
@@ -173,33 +181,60 @@ fn rewrite_log(connection: &Connection, widened: &WidenedTable) -> Result<u64> {
     }
 }
 
-type LogEntry = (String, i64, i64, Vec<u8>);
+pub(crate) type LogEntry = (String, i64, i64, Vec<u8>);
 
-fn log_batch(
+/// The next changes, bounded in number and bytes; none at the end.
+pub(crate) fn log_batch(
     select: &mut Query<'_>,
     from: &(String, i64, i64),
     table: &str,
 ) -> Result<Vec<LogEntry>> {
     let mut rows = select.rows(&[&from.0, &from.1, &from.2, &table, &BATCH_ROWS])?;
     let mut batch = Vec::new();
-    while let Some(row) = rows.next()? {
-        batch.push((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
+    let mut bytes = 0;
+    while bytes < BATCH_BYTES
+        && let Some(row) = rows.next()?
+    {
+        let payload: Vec<u8> = row.get(3)?;
+        bytes += payload.len();
+        batch.push((row.get(0)?, row.get(1)?, row.get(2)?, payload));
     }
     Ok(batch)
 }
 
-fn append_nulls(widened: &WidenedTable, payload: &[u8]) -> Option<Vec<u8>> {
-    let before: &[Column] = widened.before();
-    let fields = decode_row(before, payload).ok()?;
-    let values: Vec<Option<&[u8]>> = fields
-        .iter()
-        .map(|field| field.as_ref().map(|field| field.encoded))
-        .chain(widened.appended().iter().map(|_| None))
-        .collect();
-    Some(encode_row(&values))
+/// How rows of a table get columns.
+#[derive(Clone, Copy)]
+pub(crate) struct Widening<'a> {
+    /// The columns they have.
+    pub(crate) before: &'a [Column],
+    /// How many they get, as NULL.
+    pub(crate) appended: usize,
 }
 
-fn undecodable(table: &str) -> StoreError {
+impl<'a> Widening<'a> {
+    pub(crate) fn of(widened: &'a WidenedTable) -> Self {
+        Self {
+            before: widened.before(),
+            appended: widened.appended().len(),
+        }
+    }
+
+    pub(crate) fn can_read(&self, payload: &[u8]) -> bool {
+        decode_row(self.before, payload).is_ok()
+    }
+
+    pub(crate) fn append_nulls(&self, payload: &[u8]) -> Option<Vec<u8>> {
+        let fields = decode_row(self.before, payload).ok()?;
+        let mut values: Vec<Option<&[u8]>> = fields
+            .iter()
+            .map(|field| field.as_ref().map(|field| field.encoded))
+            .collect();
+        values.resize(self.before.len() + self.appended, None);
+        Some(encode_row(&values))
+    }
+}
+
+pub(crate) fn undecodable(table: &str) -> StoreError {
     let mut error = StoreError::new(StoreErrorKind::Corrupt, DURING);
     error.detail = Some(format!(
         "a row of table `{table}` is not encoded as the database says: restore a backup"

@@ -204,10 +204,12 @@ impl<'c> Session<'c> {
                     row.get::<_, i32>(1)?,
                     row.get::<_, Option<i64>>(2)?,
                     row.get::<_, Option<i64>>(3)?,
+                    row.get::<_, Option<i32>>(4)?,
+                    row.get::<_, Option<String>>(5)?,
                 ))
             })
             .map_err(failed(during))?;
-        let (log_epoch, schema_version, head, horizon) =
+        let (log_epoch, schema_version, head, horizon, writer_fence, pending) =
             stored.ok_or_else(|| corrupt(during, "a SELECT without FROM gave no row"))?;
         let head = match self.heads.get(partition) {
             Some(head) => head.seq,
@@ -218,6 +220,12 @@ impl<'c> Session<'c> {
             schema_version,
             head,
             horizon: HorizonSeq::at(place(horizon.unwrap_or(0), during)?),
+            writer_fence,
+            pending_checkpoints: pending.map_or_else(Vec::new, |names| {
+                let mut names: Vec<String> = names.split('\0').map(str::to_owned).collect();
+                names.sort_unstable();
+                names
+            }),
         })
     }
 

@@ -6,15 +6,16 @@ use async_trait::async_trait;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
-    ActivityBatch, ClientRecord, Lane, LoadRequest, Loaded, PartitionRecord, PartitionTouch,
-    Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan,
-    RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, Store, StoreError,
+    ActivityBatch, Checkpoint, CheckpointChange, CheckpointKey, CheckpointOutcome, ClientRecord,
+    Gate, Lane, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
+    ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
+    RowStreamRequest, SchemaState, ScopeSize, ScopeSizeRequest, ScopesTest, Store, StoreError,
     StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes,
     WriteTxn,
 };
 
 use crate::{
-    blobs, clients,
+    blobs, checkpoints, clients,
     config::SqliteConfig,
     connection,
     connection::Role,
@@ -442,6 +443,55 @@ impl Store for SqliteStore {
         wanted: LoadRequest,
     ) -> Result<(Box<dyn WriteTxn>, Loaded), StoreError> {
         self.writer.begin(wanted).await
+    }
+
+    async fn read_gate(&self, partition: &PartitionId) -> Result<Gate, StoreError> {
+        const DURING: &str = "read a gate";
+        let partition = partition.clone();
+        self.readers
+            .run(DURING, move |session| session.gate(&partition, DURING))
+            .await
+    }
+
+    async fn schema_state(&self) -> Result<SchemaState, StoreError> {
+        self.readers
+            .run("read the state of the schema", checkpoints::schema_state)
+            .await
+    }
+
+    async fn raise_fence(&self, partition: &PartitionId, version: i32) -> Result<i32, StoreError> {
+        let partition = partition.clone();
+        self.writer
+            .run("raise a fence", move |session| {
+                checkpoints::raise_fence(session, &partition, version)
+            })
+            .await
+    }
+
+    async fn change_checkpoint(
+        &self,
+        key: &CheckpointKey,
+        change: CheckpointChange,
+    ) -> Result<(CheckpointOutcome, Checkpoint), StoreError> {
+        let key = key.clone();
+        self.writer
+            .run("change a checkpoint", move |session| {
+                checkpoints::change(session, &key, change)
+            })
+            .await
+    }
+
+    async fn list_checkpoints(
+        &self,
+        after: Option<&CheckpointKey>,
+        limit: usize,
+    ) -> Result<Vec<Checkpoint>, StoreError> {
+        let after = after.cloned();
+        self.readers
+            .run("list checkpoints", move |session| {
+                checkpoints::list(session, after.as_ref(), limit)
+            })
+            .await
     }
 
     async fn check(&self) -> Result<(), StoreError> {

@@ -78,6 +78,12 @@ pub enum StorageCode {
     DatabaseInUse,
     /// The database is not the one that was served here, or an older state of it.
     DatabaseRestored,
+    /// A newer schema's writers have taken the partition over.
+    WriterFenceRejected,
+    /// The checkpoint was never declared, or is activated.
+    CheckpointNotDeclared,
+    /// Writers that know nothing of the projection may still write.
+    CheckpointFenceMissing,
     /// The epoch changed between reading the pruning inputs and pruning.
     PruneEpochMismatch,
     /// The partition was never touched.
@@ -98,6 +104,9 @@ impl StorageCode {
             Self::SchemaIncompatible => "sync.storage.schema_incompatible",
             Self::DatabaseInUse => "sync.storage.database_in_use",
             Self::DatabaseRestored => "sync.storage.database_restored",
+            Self::WriterFenceRejected => "sync.storage.writer_fence_rejected",
+            Self::CheckpointNotDeclared => "sync.storage.checkpoint_not_declared",
+            Self::CheckpointFenceMissing => "sync.storage.checkpoint_fence_missing",
             Self::PruneEpochMismatch => "sync.storage.prune_epoch_mismatch",
             Self::PartitionUnregistered => "sync.storage.partition_unregistered",
             Self::QueryUnsupported => "sync.storage.query_unsupported",

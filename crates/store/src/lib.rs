@@ -12,6 +12,7 @@
 
 mod blob;
 mod candidate;
+mod checkpoint;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
@@ -27,13 +28,18 @@ mod window;
 
 pub use blob::ScopesTest;
 pub use candidate::{Child, ChildQuestion, IndexScan, SqlQuery, SqlValue};
+pub use checkpoint::{
+    Checkpoint, CheckpointChange, CheckpointGround, CheckpointKey, CheckpointOutcome,
+    CheckpointState, below_fence, transition,
+};
 pub use error::{StorageCode, StoreError, StoreErrorKind};
 pub use memory::MemoryStore;
 pub use records::{
     ActivityBatch, AppliedCommit, ChangeKind, ChangeWrite, ClientKey, ClientRecord,
     ClientSubscription, CommitWrite, FailureReport, Gate, PartitionRecord, PartitionTouch, Pruned,
     PushKey, PushResultRecord, PushStatus, ReactionRecord, ReactionStatus, ReactionWrite,
-    ResultRecord, RetentionInputs, RowKey, RowState, StoredResult, StoredRow, Tombstone,
+    ResultRecord, RetentionInputs, RowKey, RowState, SchemaState, StoredResult, StoredRow,
+    Tombstone,
 };
 pub use store::{Job, Lane, Store, WriteLanes};
 pub use stream::{RowPieces, RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest};

@@ -47,6 +47,19 @@ pub struct Gate {
     pub head: CommitSeq,
     /// The horizon of the snapshot.
     pub horizon: HorizonSeq,
+    /// The least writer version whose commits the partition takes; `None` is no barrier.
+    pub writer_fence: Option<i32>,
+    /// Checkpoints of the partition that are not activated, by bytewise name.
+    pub pending_checkpoints: Vec<String>,
+}
+
+/// What a database says about itself as a whole.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SchemaState {
+    /// The schema version it was last migrated to.
+    pub schema_version: i32,
+    /// Names of checkpoints that are not activated in some partition, by bytewise order.
+    pub pending_checkpoints: Vec<String>,
 }
 
 /// Names one row.

@@ -7,9 +7,10 @@ use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 
 use crate::{
-    ActivityBatch, ClientRecord, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned,
-    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
-    RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, StoreError, StoredResult, StoredRow,
+    ActivityBatch, Checkpoint, CheckpointChange, CheckpointKey, CheckpointOutcome, ClientRecord,
+    Gate, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey, ReactionRecord,
+    ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream, RowStreamRequest,
+    SchemaState, ScopeSize, ScopeSizeRequest, ScopesTest, StoreError, StoredResult, StoredRow,
     TableScan, Window, WindowRequest, WriteTxn,
 };
 
@@ -67,6 +68,10 @@ pub trait Store: Send + Sync + 'static {
     /// At the stored version it compares layouts and catalogue and writes nothing. A newer
     /// stored version, a mismatch or a change other than appended nullable columns, new or
     /// retired tables and indexes is a refusal whose detail says what to do.
+    ///
+    /// An upgrade raises the fence of every partition to its version. It may take several
+    /// transactions: from the first on the database is at the new version and serves nobody else,
+    /// and one that was interrupted goes on where it was.
     async fn prepare(&self, schema: &Arc<Schema>) -> Result<(), StoreError>;
 
     /// Whose writers wait for one another.
@@ -225,6 +230,33 @@ pub trait Store: Send + Sync + 'static {
         &self,
         wanted: LoadRequest,
     ) -> Result<(Box<dyn WriteTxn>, Loaded), StoreError>;
+
+    /// The gate of a partition, read now.
+    async fn read_gate(&self, partition: &PartitionId) -> Result<Gate, StoreError>;
+
+    /// The schema of the database, and what is pending, read now.
+    async fn schema_state(&self) -> Result<SchemaState, StoreError>;
+
+    /// Makes a partition refuse the commits of writers below `version`, once the writer that has
+    /// the partition is done. Never lowers what is required already, which it returns.
+    ///
+    /// A writer's version is that of the schema its store was prepared with.
+    async fn raise_fence(&self, partition: &PartitionId, version: i32) -> Result<i32, StoreError>;
+
+    /// Changes a checkpoint as [`transition`](crate::transition) says, under the partition's
+    /// lock.
+    async fn change_checkpoint(
+        &self,
+        key: &CheckpointKey,
+        change: CheckpointChange,
+    ) -> Result<(CheckpointOutcome, Checkpoint), StoreError>;
+
+    /// Up to `limit` checkpoints after the given one, by bytewise partition and name.
+    async fn list_checkpoints(
+        &self,
+        after: Option<&CheckpointKey>,
+        limit: usize,
+    ) -> Result<Vec<Checkpoint>, StoreError>;
 
     /// Whether a job is this process's to do now; if nobody has it, it takes it.
     ///

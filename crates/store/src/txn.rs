@@ -69,6 +69,9 @@ pub trait WriteTxn: Send {
 
     /// Applies commits in order, each as one atomic piece inside the transaction.
     ///
+    /// An applied commit is refused when the fence of its partition requires a newer writer than
+    /// this one; the transaction is then good for nothing but being dropped.
+    ///
     /// Stops at the first that breaks a constraint of the database: those before it stay
     /// applied, it and those after it leave no trace. Any other failure poisons the
     /// transaction: it can only be dropped.

@@ -387,6 +387,16 @@ impl Instance {
         Ok(())
     }
 
+    /// Restarts the server on the same database with another schema and older ones beside it,
+    /// newest first.
+    pub async fn upgrade_beside(&self, schema: &Json, older: &[Json]) -> Result<()> {
+        let compile = |document: &Json| Schema::from_json(&document.to_string());
+        let older = older.iter().map(compile).collect::<Result<_, _>>()?;
+        let schema = compile(schema)?.with_window(older)?;
+        self.reopen(Arc::new(schema), Database::reopen).await?;
+        Ok(())
+    }
+
     /// Restarts the server: what it only knows in memory is gone.
     pub async fn restart(&self) -> Result<()> {
         let schema = self.schema().await;

@@ -13,12 +13,12 @@ use bytestring::ByteString;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
-    ActivityBatch, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite, Finished,
-    IndexScan, Job, Lane, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey,
-    ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
-    RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, SqlQuery, SqlValue, Store,
-    StoreError, StoredResult, StoredRow, TableScan, Violation, Window, WindowRequest, WriteLanes,
-    WriteTxn,
+    ActivityBatch, ChangeWrite, Checkpoint, CheckpointChange, CheckpointKey, CheckpointOutcome,
+    Child, ChildQuestion, ClientRecord, CommitWrite, Finished, Gate, IndexScan, Job, Lane,
+    LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey, ReactionRecord,
+    ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream, RowStreamRequest,
+    SchemaState, ScopeSize, ScopeSizeRequest, ScopesTest, SqlQuery, SqlValue, Store, StoreError,
+    StoredResult, StoredRow, TableScan, Violation, Window, WindowRequest, WriteLanes, WriteTxn,
 };
 
 /// The lie, kept across the stores it is told in.
@@ -236,6 +236,34 @@ impl Store for ProbedStore {
             probe: Arc::clone(&self.probe),
         };
         Ok((Box::new(txn), self.probe.look_all(loaded)))
+    }
+
+    async fn read_gate(&self, partition: &PartitionId) -> Result<Gate, StoreError> {
+        self.inner.read_gate(partition).await
+    }
+
+    async fn schema_state(&self) -> Result<SchemaState, StoreError> {
+        self.inner.schema_state().await
+    }
+
+    async fn raise_fence(&self, partition: &PartitionId, version: i32) -> Result<i32, StoreError> {
+        self.inner.raise_fence(partition, version).await
+    }
+
+    async fn change_checkpoint(
+        &self,
+        key: &CheckpointKey,
+        change: CheckpointChange,
+    ) -> Result<(CheckpointOutcome, Checkpoint), StoreError> {
+        self.inner.change_checkpoint(key, change).await
+    }
+
+    async fn list_checkpoints(
+        &self,
+        after: Option<&CheckpointKey>,
+        limit: usize,
+    ) -> Result<Vec<Checkpoint>, StoreError> {
+        self.inner.list_checkpoints(after, limit).await
     }
 
     async fn holds(&self, job: Job) -> Result<bool, StoreError> {

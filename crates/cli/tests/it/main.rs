@@ -4,6 +4,7 @@
 #![cfg(test)]
 
 mod bulk;
+mod checkpoint;
 mod commands;
 mod crash;
 mod load;

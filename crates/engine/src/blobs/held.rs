@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use tidewater_model::{ColumnType, PartitionId};
 use tidewater_objects::{BlobStore, HELD_BLOBS_MAX, HOLD_MS};
-use tidewater_schema::Schema;
+use tidewater_schema::SchemaView;
 use tidewater_wire::{
     BlobRef, OperationAction, PushCommit,
     row::{Slot, Value, decode_row, decode_sparse_row},
 };
 
 use super::STORE_TIMEOUT;
-use crate::{Engine, RoundError};
+use crate::{Engine, RoundError, round::RoundContext};
 
 /// Blobs that are there, and that the sweep leaves alone for now.
 #[derive(Clone, Debug, Default)]
@@ -35,13 +35,14 @@ impl Held {
 /// Holds every blob that commits reference. Which of the references are new is decided later, on
 /// the rows: holding what was referenced already does no harm.
 pub(crate) async fn hold(
-    engine: &Engine,
+    context: &RoundContext,
     partition: &PartitionId,
     commits: &[PushCommit],
     is_sparse: bool,
 ) -> Result<Held, RoundError> {
+    let engine = &context.engine;
     let at_ms = engine.parts.clock.now_ms();
-    let ids = references(engine.schema(), commits, is_sparse);
+    let ids = references(&context.view, commits, is_sparse);
     let Some(blobs) = engine
         .parts
         .transfers
@@ -94,16 +95,16 @@ async fn hold_some(
 
 /// The blobs named by the payloads of upserts. A payload that does not decode names none: it is
 /// refused when it is decided.
-fn references(schema: &Schema, commits: &[PushCommit], is_sparse: bool) -> BTreeSet<String> {
+fn references(view: &SchemaView, commits: &[PushCommit], is_sparse: bool) -> BTreeSet<String> {
     let mut ids = BTreeSet::new();
     let operations = commits.iter().flat_map(|commit| &commit.operations);
     for operation in operations {
         let OperationAction::Upsert(payload) = &operation.action else {
             continue;
         };
-        let Some(table) = schema
+        let Some(table) = view
             .find(&operation.table)
-            .map(|index| schema.table(index))
+            .and_then(|index| view.table(index))
         else {
             continue;
         };

@@ -5,25 +5,34 @@
 //!
 //! Not here: the horizon, which decides what a section is and not whether it may be served.
 
+use std::collections::BTreeSet;
+
 use tidewater_model::{CommitSeq, ErrorCode, LogEpoch};
 use tidewater_store::{Gate, StoreError};
 
-use crate::{RoundError, partition::PartitionState, round::RoundContext};
+use crate::{
+    RoundError,
+    partition::{PartitionState, pending},
+    round::RoundContext,
+};
 
 /// What a round relies on.
 #[derive(Clone, Copy, Debug)]
 struct Expected<'a> {
     log_epoch: &'a LogEpoch,
     schema_version: i32,
+    /// Checkpoints that this process completes.
+    declared: &'a BTreeSet<String>,
     /// A snapshot that ends before it does not hold what was acknowledged already.
     head: CommitSeq,
 }
 
 /// Why a snapshot must not be served.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 enum Refusal {
     EpochChanged,
     SchemaChanged { stored: i32, running: i32 },
+    CheckpointPending(String),
     Stale,
 }
 
@@ -37,6 +46,9 @@ fn check(gate: &Gate, expected: &Expected<'_>) -> Result<(), Refusal> {
             running: expected.schema_version,
         });
     }
+    if let Some(name) = pending(gate, expected.declared) {
+        return Err(Refusal::CheckpointPending(name.to_owned()));
+    }
     if gate.head < expected.head {
         return Err(Refusal::Stale);
     }
@@ -48,6 +60,7 @@ pub(super) async fn admit(context: &RoundContext, gate: &Gate) -> Result<(), Rou
     let expected = Expected {
         log_epoch: &context.log_epoch,
         schema_version: context.engine.schema().version(),
+        declared: &context.engine.parts.config.declared_checkpoints,
         head: context.head,
     };
     let Err(refusal) = check(gate, &expected) else {
@@ -68,6 +81,10 @@ pub(super) async fn admit(context: &RoundContext, gate: &Gate) -> Result<(), Rou
         Refusal::SchemaChanged { stored, running } => not_ready(serde_json::json!({
             "storedSchemaVersion": stored,
             "runningSchemaVersion": running,
+        })),
+        Refusal::CheckpointPending(name) => not_ready(serde_json::json!({
+            "partition": context.identity.partition.as_str(),
+            "projection": name,
         })),
         Refusal::Stale => RoundError::new(
             ErrorCode::StorageStaleRead,
@@ -106,11 +123,27 @@ mod tests {
             schema_version,
             head: CommitSeq::new(head).unwrap(),
             horizon: HorizonSeq::START,
+            writer_fence: None,
+            pending_checkpoints: vec!["titles".to_owned()],
         };
+        let declared = BTreeSet::from(["titles".to_owned()]);
         let expected = Expected {
             log_epoch: &LogEpoch::new("e1"),
             schema_version: 2,
+            declared: &declared,
             head: CommitSeq::new(7).unwrap(),
+        };
+        assert_eq!(check(&gate, &expected).err(), refusal);
+        let others = BTreeSet::from(["bodies".to_owned()]);
+        let expected = Expected {
+            declared: &others,
+            ..expected
+        };
+        // Whoever does not complete it must not show it, unless something worse is the matter.
+        let pending = Refusal::CheckpointPending("titles".to_owned());
+        let refusal = match refusal {
+            None | Some(Refusal::Stale) => Some(pending),
+            worse => worse,
         };
         assert_eq!(check(&gate, &expected).err(), refusal);
     }

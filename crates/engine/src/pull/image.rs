@@ -19,7 +19,7 @@ use tidewater_model::{CommitSeq, ScopeFilter};
 use tidewater_objects::{
     NewSegment, ObjectErrorKind, PublicationContext, SegmentId, SegmentKey, SegmentRecord,
 };
-use tidewater_schema::TableIndex;
+use tidewater_schema::{SchemaView, Table, TableIndex};
 use tidewater_store::{RowPage, RowStream, RowStreamRequest};
 use tidewater_wire::MediaType;
 use tokio::sync::mpsc;
@@ -226,6 +226,12 @@ impl Build {
         }
     }
 
+    /// As the requester knows it.
+    fn shown_table(&self) -> &Arc<Table> {
+        let table = self.context.view.table(self.table);
+        table.expect("a table that was found by its name is in the view")
+    }
+
     fn remember_unsuited(&self, pin: CommitSeq) {
         let mut unsuited = self.context.engine.builds.unsuited.lock();
         unsuited.put(self.key.at(pin), ());
@@ -240,12 +246,13 @@ impl Build {
     ) -> Result<Result<Image, ImageError>, RoundError> {
         let key = self.key.at(pin);
         let spec = ImageSpec {
-            table: Arc::clone(self.context.engine.schema().table(self.table)),
+            table: Arc::clone(self.shown_table()),
             schema_version: key.schema_version,
             as_of: pin,
             scope_digest: key.scope_digest,
         };
         let directory = self.context.engine.parts.config.image_directory.clone();
+        let (context, table) = (Arc::clone(&self.context), self.table);
         let (sender, mut pieces) = mpsc::channel::<Piece>(1);
         let writing = tokio::task::spawn_blocking(move || {
             let mut writer = ImageWriter::create(directory.as_deref(), spec)?;
@@ -253,7 +260,7 @@ impl Build {
                 let Piece::Rows(page) = piece else {
                     return writer.finish().map(Some);
                 };
-                writer.push(page.rows().map(|row| (row.row_version, row.payload)))?;
+                push_rows(&mut writer, &context.view, table, &page)?;
             }
             // Given up: what was written is not all of it.
             Ok(None)
@@ -274,6 +281,25 @@ impl Build {
             Err(error) => Err(RoundError::internal(&error, "write an image")),
         }
     }
+}
+
+/// Writes rows in the columns of the requester. One that is damaged is left as it is for the
+/// writer to refuse.
+fn push_rows(
+    writer: &mut ImageWriter,
+    view: &SchemaView,
+    table: TableIndex,
+    page: &RowPage,
+) -> Result<(), ImageError> {
+    if view.is_whole(table) {
+        return writer.push(page.rows().map(|row| (row.row_version, row.payload)));
+    }
+    for row in page.rows() {
+        let shown = view.project(table, row.payload);
+        let payload = shown.as_deref().unwrap_or(row.payload);
+        writer.push([(row.row_version, payload)].into_iter())?;
+    }
+    Ok(())
 }
 
 enum Piece {

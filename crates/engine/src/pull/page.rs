@@ -78,7 +78,9 @@ impl PageRequest<'_> {
     }
 
     fn table(&self) -> &Arc<Table> {
-        self.context.engine.schema().table(self.table)
+        let view = &self.context.view;
+        view.table(self.table)
+            .expect("a table that was found by its name is in the view")
     }
 
     fn delivery(&self, byte_len: usize) -> Delivery {
@@ -213,6 +215,8 @@ pub(super) async fn build(
     let engine = &request.context.engine;
     let horizon = rows.gate.horizon;
     let builder = Builder {
+        context: Arc::clone(request.context),
+        index: request.table,
         table: Arc::clone(request.table()),
         accept: request.accept,
         inline_bytes_max: engine.parts.config.inline_segment_bytes_max,
@@ -220,11 +224,11 @@ pub(super) async fn build(
         row_cursor: request.row_cursor.map(str::to_owned),
     };
     let built = if rows.byte_count() < BLOCKING_BYTES_MIN {
-        builder.build(&rows)
+        builder.build(&rows)?
     } else {
         tokio::task::spawn_blocking(move || builder.build(&rows))
             .await
-            .map_err(|error| RoundError::internal(&error, "encode a page"))?
+            .map_err(|error| RoundError::internal(&error, "encode a page"))??
     };
     count(&engine.builds.counts.page_builds);
     let content = match built.content {
@@ -272,6 +276,9 @@ enum Built {
 
 /// Everything that encoding needs, without a loan.
 struct Builder {
+    context: Arc<RoundContext>,
+    index: TableIndex,
+    /// As the requester knows it.
     table: Arc<Table>,
     accept: Accept,
     inline_bytes_max: usize,
@@ -280,12 +287,12 @@ struct Builder {
 }
 
 impl Builder {
-    fn build(self, rows: &RowPage) -> BuiltPage {
+    fn build(self, rows: &RowPage) -> Result<BuiltPage, RoundError> {
         let next_row_cursor = rows
             .has_more
             .then(|| rows.rows().next_back().map(|row| row.row_id.to_owned()))
             .flatten();
-        let (row_count, bytes) = self.encode(rows);
+        let (row_count, bytes) = self.encode(rows)?;
         let content = match Delivery::of(self.accept, bytes.len(), self.inline_bytes_max) {
             Delivery::Inline => Built::Inline(bytes),
             Delivery::External => {
@@ -298,21 +305,22 @@ impl Builder {
                 Built::External(Box::new(segment), bytes)
             }
         };
-        BuiltPage {
+        Ok(BuiltPage {
             next_row_cursor,
             content,
-        }
+        })
     }
 
-    fn encode(&self, rows: &RowPage) -> (u64, Bytes) {
+    fn encode(&self, rows: &RowPage) -> Result<(u64, Bytes), RoundError> {
         let mut writer = SegmentWriter::new(
             &self.table.name,
             self.key.schema_version,
             &self.table.columns,
         );
         for row in rows.rows() {
-            writer.push(row.row_version, row.payload);
+            let payload = self.context.shown(self.index, row.payload)?;
+            writer.push(row.row_version, &payload);
         }
-        (writer.row_count(), writer.finish().into())
+        Ok((writer.row_count(), writer.finish().into()))
     }
 }

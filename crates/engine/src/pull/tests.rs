@@ -3,11 +3,13 @@
 mod bootstrap;
 mod catch_up;
 mod converge;
+mod gates;
 mod images;
 mod log;
 mod reads;
 mod record;
 mod refusals;
+mod window;
 
 use tidewater_wire::{SubStatus, Subscription};
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use bytestring::ByteString;
 use tidewater_model::ErrorCode;
-use tidewater_schema::{Schema, Table};
+use tidewater_schema::{Schema, SchemaView, Table};
 use tidewater_store::{PushResultRecord, PushStatus, ResultRecord};
 use tidewater_wire::{
     OpResult, PushCommit, PushOutcome, PushResult, PushResultDetails, RejectionDetail, WireVersion,
-    row::{decode_row, encode_row},
+    row::{decode_row, encode_row, presence_bitmap},
 };
 
 /// The frames that answer one commit.
@@ -60,8 +60,13 @@ impl Outcome {
         }
     }
 
-    /// The frames for a requester on this wire version and schema.
-    pub(crate) fn into_answer(self, schema: &Schema, version: WireVersion) -> PushAnswer {
+    /// The frames for a requester on this wire version who knows the schema like this.
+    pub(crate) fn into_answer(
+        self,
+        schema: &Schema,
+        view: &SchemaView,
+        version: WireVersion,
+    ) -> PushAnswer {
         let (record, replayed) = match &self.told {
             Told::Fresh(record) => (record, false),
             Told::Replayed(record) => (record, true),
@@ -75,7 +80,7 @@ impl Outcome {
         let results = record
             .results
             .iter()
-            .map(|result| self.op_result(result, schema, version, record.schema_version))
+            .map(|result| self.op_result(result, schema, view, version, record.schema_version))
             .collect::<Option<Vec<_>>>();
         let Some(results) = results else {
             return self.cache_miss();
@@ -97,6 +102,7 @@ impl Outcome {
         &self,
         record: &ResultRecord,
         schema: &Schema,
+        view: &SchemaView,
         version: WireVersion,
         recorded_version: Option<i32>,
     ) -> Option<OpResult> {
@@ -132,6 +138,11 @@ impl Outcome {
                     let table = schema.table(schema.find(self.conflict_table.as_ref()?)?);
                     row = project_row(table, server_row)?;
                     bitmap = project_bitmap(table, conflict_columns.as_deref());
+                }
+                if view.version() != schema.version() {
+                    let index = view.find(self.conflict_table.as_ref()?)?;
+                    row = view.project(index, &row)?.into_owned().into();
+                    bitmap = cut_bitmap(&bitmap, view.table(index)?.columns.len());
                 }
                 if !version.is_sparse() {
                     bitmap = Bytes::new();
@@ -216,6 +227,15 @@ fn project_row(table: &Table, row: &Bytes) -> Option<Bytes> {
         values.resize(columns.len(), None);
         Some(encode_row(&values).into())
     })
+}
+
+/// The bits of the first columns: the others are not known to whoever asks.
+fn cut_bitmap(bitmap: &[u8], columns: usize) -> Bytes {
+    let is_set = |column: &usize| {
+        let byte = bitmap.get(column / 8).copied().unwrap_or_default();
+        byte & (1 << (column % 8)) != 0
+    };
+    presence_bitmap(columns, (0..columns).filter(is_set)).into()
 }
 
 /// A bitmap sized for today's columns; every comparable column when none was recorded (OQ-11).

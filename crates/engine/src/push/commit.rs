@@ -5,7 +5,7 @@
 
 use bytestring::ByteString;
 use tidewater_model::{ActorId, AllowedScopes, ClientId, ErrorCode, Op, PartitionId};
-use tidewater_schema::Table;
+use tidewater_schema::{SchemaView, Table};
 use tidewater_store::{ChangeKind, ChangeWrite, ReactionWrite, ResultRecord, RowKey, StoredRow};
 use tidewater_wire::PushCommit;
 use tokio::time::Instant;
@@ -27,6 +27,8 @@ pub(super) struct Author<'a> {
     /// `None` when the resolver failed: everything is then forbidden.
     pub(super) allowed: Option<&'a AllowedScopes>,
     pub(super) sparse: bool,
+    /// The schema as the author knows it.
+    pub(super) view: &'a SchemaView,
     /// The blobs that may be referenced; `None` when they were held too long ago.
     pub(super) held: Option<&'a Held>,
 }

@@ -197,6 +197,7 @@ impl<'a> Group<'a> {
             client: &job.client,
             allowed: job.allowed.as_deref(),
             sparse: job.version.is_sparse(),
+            view: &job.view,
             held: Some(&job.held).filter(|held| held.is_good_at(self.now_ms)),
         };
         let mut ground = Ground::new(txn, &self.writes, &mut self.applied);
@@ -294,12 +295,12 @@ impl<'a> Group<'a> {
     }
 
     fn check_gate(&mut self, job: &Job) -> Result<(), RoundError> {
-        let running = self.engine.schema().version();
-        let gate = self.gate_mut(&job.identity.partition);
-        let checked = crate::partition::check_gate(gate, &job.log_epoch, running);
+        let (engine, partition) = (self.engine, &job.identity.partition);
+        let gate = self.gate_mut(partition);
+        let checked = crate::partition::check_gate(engine, gate, partition, &job.log_epoch);
         if checked.is_err() {
             // Another node has rotated the epoch: the next round learns of it.
-            self.engine.partitions.forget(&job.identity.partition);
+            engine.partitions.forget(partition);
         }
         checked
     }

@@ -17,6 +17,7 @@ use std::{
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tidewater_model::{AllowedScopes, ClientId, ErrorCode, LogEpoch, PartitionId};
+use tidewater_schema::SchemaView;
 use tidewater_store::{ClientKey, WriteLanes};
 use tidewater_wire::{OperationAction, PushCommit, WireVersion};
 use tokio::sync::{Notify, oneshot};
@@ -40,6 +41,8 @@ pub(crate) struct Job {
     /// Whether the client's record exists, so that it need not be looked up.
     pub(super) client_is_bound: bool,
     pub(super) version: WireVersion,
+    /// The schema as the client knows it.
+    pub(super) view: Arc<SchemaView>,
     /// The epoch the request was checked against.
     pub(super) log_epoch: LogEpoch,
     /// `None` when the resolver failed.

@@ -36,7 +36,9 @@ pub(super) fn decide(
     candidate: &Candidate,
 ) -> Result<Accepted, Stop> {
     let schema: &Schema = engine.schema();
-    let Some(index) = schema.find(&operation.table) else {
+    let known = author.view.find(&operation.table);
+    let Some((index, shown)) = known.and_then(|index| Some((index, author.view.table(index)?)))
+    else {
         return Err(Stop::reject(
             op_index,
             ErrorCode::UnknownTable,
@@ -58,8 +60,14 @@ pub(super) fn decide(
             .map_err(|refusal| refused(op_index, refusal, slot.row.as_ref()))?,
         OperationAction::Upsert(payload) => {
             let table = schema.table(index);
-            let incoming = read_payload(table, author.sparse, operation, payload)
+            let mut incoming = read_payload(shown, author.sparse, operation, payload)
                 .map_err(|message| Stop::reject(op_index, ErrorCode::InvalidRequest, message))?;
+            // What an older author does not know is NULL in a new row and stays in an old one.
+            let unknown = match &slot.row {
+                Some(_) => Slot::Absent,
+                None => Slot::Null,
+            };
+            incoming.slots.resize(table.columns.len(), unknown);
             let upsert = match &slot.row {
                 Some(stored) => decide::decide_update(table, incoming, stored, allowed),
                 None => decide::decide_insert(table, incoming, slot.tombstone.as_ref(), allowed),
@@ -113,7 +121,7 @@ fn refused(op_index: i32, refusal: Refusal, stored: Option<&StoredRow>) -> Stop 
     }
 }
 
-/// Decodes the payload in the columns of its table and holds it against the row id.
+/// Decodes the payload in the columns that its author knows and holds it against the row id.
 fn read_payload<'a>(
     table: &Table,
     sparse: bool,

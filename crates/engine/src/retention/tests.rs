@@ -34,6 +34,8 @@ fn check_log(
         schema_version: 1,
         head: seq(head),
         horizon: HorizonSeq::at(seq(current)),
+        writer_fence: None,
+        pending_checkpoints: Vec::new(),
     };
     let oldest_cursor = oldest_cursor.map(seq);
     let inputs = RetentionInputs {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tidewater_model::{ClientId, ErrorCode, limits};
-use tidewater_schema::{Schema, TableIndex};
+use tidewater_schema::{SchemaView, Table, TableIndex};
 use tidewater_store::ClientRecord;
 use tidewater_wire::{Pull, PushCommit, RequestParts, Subscription, WireVersion};
 
@@ -111,7 +111,7 @@ pub(super) fn operations(commits: &[PushCommit], cap: usize) -> Result<(), Round
 }
 
 /// Refuses a pull that accepts no rows or has a bad subscription.
-pub(super) fn pull(schema: &Schema, pull: &Pull) -> Result<(), RoundError> {
+pub(super) fn pull(view: &SchemaView, pull: &Pull) -> Result<(), RoundError> {
     if !pull.header.accept.inline_rows() && !pull.header.accept.external_rows() {
         return Err(RoundError::new(
             ErrorCode::InvalidRequest,
@@ -134,16 +134,22 @@ pub(super) fn pull(schema: &Schema, pull: &Pull) -> Result<(), RoundError> {
             )
             .with_details(serde_json::json!({ "subscription": &*subscription.id })));
         }
-        let table = known_table(schema, &subscription.table)?;
-        scope::check_requested(schema.table(table), &subscription.scopes)?;
+        let (_, table) = known_table(view, &subscription.table)?;
+        scope::check_requested(table, &subscription.scopes)?;
         values(subscription)?;
     }
     Ok(())
 }
 
-/// Finds a subscription's table.
-pub(super) fn known_table(schema: &Schema, table: &str) -> Result<TableIndex, RoundError> {
-    schema.find(table).ok_or_else(|| {
+/// Finds a subscription's table, with its columns as the requester knows them.
+pub(super) fn known_table<'v>(
+    view: &'v SchemaView,
+    table: &str,
+) -> Result<(TableIndex, &'v Table), RoundError> {
+    let found = view
+        .find(table)
+        .and_then(|index| Some((index, &**view.table(index)?)));
+    found.ok_or_else(|| {
         RoundError::new(
             ErrorCode::UnknownTable,
             "a subscription names an unknown table",

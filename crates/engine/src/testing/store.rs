@@ -13,11 +13,12 @@ use parking_lot::Mutex;
 use tidewater_model::{ClientId, CommitSeq, HorizonSeq, LogEpoch, PartitionId};
 use tidewater_schema::{Schema, TableIndex};
 use tidewater_store::{
-    ActivityBatch, ClientRecord, Job, Lane, LoadRequest, Loaded, MemoryStore, PartitionRecord,
-    PartitionTouch, Pruned, PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey,
-    RowPage, RowScan, RowStream, RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, Store,
-    StoreError, StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest,
-    WriteLanes, WriteTxn,
+    ActivityBatch, Checkpoint, CheckpointChange, CheckpointKey, CheckpointOutcome, ClientRecord,
+    Gate, Job, Lane, LoadRequest, Loaded, MemoryStore, PartitionRecord, PartitionTouch, Pruned,
+    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
+    RowStreamRequest, SchemaState, ScopeSize, ScopeSizeRequest, ScopesTest, Store, StoreError,
+    StoreErrorKind, StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes,
+    WriteTxn,
 };
 use tokio::sync::Semaphore;
 
@@ -320,6 +321,34 @@ impl Store for ProbedStore {
         wanted: LoadRequest,
     ) -> Result<(Box<dyn WriteTxn>, Loaded), StoreError> {
         self.inner.begin_write(wanted).await
+    }
+
+    async fn read_gate(&self, partition: &PartitionId) -> Result<Gate, StoreError> {
+        self.inner.read_gate(partition).await
+    }
+
+    async fn schema_state(&self) -> Result<SchemaState, StoreError> {
+        self.inner.schema_state().await
+    }
+
+    async fn raise_fence(&self, partition: &PartitionId, version: i32) -> Result<i32, StoreError> {
+        self.inner.raise_fence(partition, version).await
+    }
+
+    async fn change_checkpoint(
+        &self,
+        key: &CheckpointKey,
+        change: CheckpointChange,
+    ) -> Result<(CheckpointOutcome, Checkpoint), StoreError> {
+        self.inner.change_checkpoint(key, change).await
+    }
+
+    async fn list_checkpoints(
+        &self,
+        after: Option<&CheckpointKey>,
+        limit: usize,
+    ) -> Result<Vec<Checkpoint>, StoreError> {
+        self.inner.list_checkpoints(after, limit).await
     }
 
     async fn holds(&self, job: Job) -> Result<bool, StoreError> {

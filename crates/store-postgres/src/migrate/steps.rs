@@ -34,9 +34,18 @@ pub(crate) enum Step {
     },
     /// Creates a declared index.
     Index(Wanted),
+    /// Refuses the commits of older servers.
+    Fence(i32),
     /// Remembers what the database was brought to.
     Mark { version: i32, layouts: String },
 }
+
+/// Also of partitions that are not registered and have a log, as an import may leave them.
+const RAISE_FENCES: &str = "INSERT INTO sync_writer_fence AS f (partition, required_version) \
+    SELECT partition, $1 FROM (SELECT partition FROM sync_partition_registry \
+    UNION SELECT partition FROM sync_partitions) known \
+    ON CONFLICT (partition) DO UPDATE SET \
+    required_version = greatest(f.required_version, excluded.required_version)";
 
 const MARK: &str = "INSERT INTO sync_schema_meta (id, schema_version, layouts) \
     VALUES (1, $1, $2) ON CONFLICT (id) DO UPDATE SET schema_version = excluded.schema_version, \
@@ -54,6 +63,11 @@ impl Step {
             }
             Self::Fill { table, typed } => fill_typed(link, table, typed).await,
             Self::Index(index) => create_index(link, index).await,
+            Self::Fence(version) => {
+                let params = vec![Param::integer(i64::from(*version))];
+                let steps = [params::Step::once(RAISE_FENCES, params)];
+                link.fly(&steps, DURING).await?.rows(DURING).map(drop)
+            }
             Self::Mark { version, layouts } => {
                 // The column is a BIGINT in some databases and an INTEGER in others.
                 let sql = MARK.replace("$1", &version.to_string()).replace("$2", "$1");
@@ -131,6 +145,10 @@ impl fmt::Display for Step {
                 table.name
             ),
             Self::Index(index) => formatter.write_str(&index.sql),
+            Self::Fence(version) => write!(
+                formatter,
+                "refuse commits of servers below schema version {version}"
+            ),
             Self::Mark { version, .. } => write!(formatter, "mark schema version {version}"),
         }
     }

@@ -6,7 +6,10 @@ use rusqlite::Connection;
 use tidewater_schema::{Table, WidenedTable};
 use tidewater_store::{StorageCode, StoreError};
 
-use super::DURING;
+use super::{
+    DURING,
+    rewrites::{self, Rewrite},
+};
 use crate::{
     error::{failed, is_violation},
     indexes::Wanted,
@@ -21,7 +24,11 @@ pub(crate) enum Step {
     Sql(String),
     /// Drops an app table and all that finds its rows.
     Retire(String),
-    /// Appends columns to stored rows.
+    /// Goes on with what an earlier start began.
+    Resume(Rewrite),
+    /// Appends columns to stored rows, piece by piece.
+    Rewrite(WidenedTable),
+    /// Appends columns to stored rows and fills typed columns from them, at once.
     Widen {
         widened: WidenedTable,
         typed: Vec<usize>,
@@ -33,6 +40,8 @@ pub(crate) enum Step {
     },
     /// Creates a declared index.
     Index(Wanted),
+    /// Refuses the commits of older servers.
+    Fence(i32),
     /// Remembers what the database was brought to.
     Mark { version: i32, layouts: String },
 }
@@ -43,12 +52,19 @@ impl Step {
         match self {
             Self::Sql(text) => connection.execute_batch(text).map_err(failed(DURING)),
             Self::Retire(table) => retire(connection, table).map_err(failed(DURING)),
+            // It is done before anything else.
+            Self::Resume(_) => Ok(()),
+            Self::Rewrite(widened) => rewrites::begin(connection, widened),
             Self::Widen { widened, typed } => {
                 widen_rows(connection, widened, typed)?;
                 widen_log(connection, widened)
             }
             Self::Fill { table, typed } => fill_typed(connection, table, typed),
             Self::Index(index) => create_index(connection, index),
+            Self::Fence(version) => connection
+                .execute(RAISE_FENCES, [version])
+                .map(drop)
+                .map_err(failed(DURING)),
             Self::Mark { version, layouts } => connection
                 .execute(
                     "INSERT OR REPLACE INTO sync_schema_meta (id, schema_version, layouts) \
@@ -61,6 +77,13 @@ impl Step {
     }
 }
 
+/// Also of partitions that are not registered and have a log, as an import may leave them.
+const RAISE_FENCES: &str = "INSERT INTO sync_writer_fence (partition, required_version) \
+    SELECT partition, ?1 FROM (SELECT partition FROM sync_partition_registry \
+    UNION SELECT partition FROM sync_partitions) WHERE true \
+    ON CONFLICT (partition) DO UPDATE SET \
+    required_version = max(required_version, excluded.required_version)";
+
 /// The history of a table goes with it: a table of the same name that comes later has another.
 fn retire(connection: &Connection, table: &str) -> rusqlite::Result<()> {
     for holder in [
@@ -69,6 +92,7 @@ fn retire(connection: &Connection, table: &str) -> rusqlite::Result<()> {
         "sync_tombstones",
         "sync_change_scopes",
         "sync_changes",
+        "sync_row_rewrites",
     ] {
         connection.execute(&format!("DELETE FROM {holder} WHERE tbl = ?1"), [table])?;
     }
@@ -97,7 +121,12 @@ impl fmt::Display for Step {
         match self {
             Self::Sql(text) => formatter.write_str(text),
             Self::Retire(table) => write!(formatter, "drop table `{table}` with its history"),
-            Self::Widen { widened, .. } => write!(
+            Self::Resume(left) => write!(
+                formatter,
+                "go on rewriting table `{}`, of which {} rows and changes are done",
+                left.table, left.done
+            ),
+            Self::Rewrite(widened) | Self::Widen { widened, .. } => write!(
                 formatter,
                 "append {} column(s) to every stored row of table `{}`",
                 widened.appended().len(),
@@ -109,6 +138,10 @@ impl fmt::Display for Step {
                 table.name
             ),
             Self::Index(index) => formatter.write_str(&index.sql),
+            Self::Fence(version) => write!(
+                formatter,
+                "refuse commits of servers below schema version {version}"
+            ),
             Self::Mark { version, .. } => write!(formatter, "mark schema version {version}"),
         }
     }

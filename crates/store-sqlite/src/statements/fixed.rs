@@ -47,14 +47,38 @@ queries! {
         (SELECT log_epoch FROM sync_partition_registry WHERE partition = ?1), \
         (SELECT schema_version FROM sync_schema_meta WHERE id = 1), \
         (SELECT max_commit_seq FROM sync_partitions WHERE partition = ?1), \
-        (SELECT horizon_seq FROM sync_partitions WHERE partition = ?1)";
-    head "SELECT max_commit_seq FROM sync_partitions WHERE partition = ?1";
+        (SELECT horizon_seq FROM sync_partitions WHERE partition = ?1), \
+        (SELECT required_version FROM sync_writer_fence WHERE partition = ?1), \
+        (SELECT group_concat(name, char(0)) FROM sync_backfill_checkpoints \
+        WHERE partition = ?1 AND state <> 'activated')";
+    /// The head, and the writers that may move it.
+    head "SELECT \
+        (SELECT max_commit_seq FROM sync_partitions WHERE partition = ?1), \
+        (SELECT required_version FROM sync_writer_fence WHERE partition = ?1)";
     set_head "INSERT INTO sync_partitions (partition, max_commit_seq, horizon_seq) \
         VALUES (?1, ?2, 0) \
         ON CONFLICT (partition) DO UPDATE SET max_commit_seq = excluded.max_commit_seq";
     set_horizon "INSERT INTO sync_partitions (partition, max_commit_seq, horizon_seq) \
         VALUES (?1, 0, ?2) \
         ON CONFLICT (partition) DO UPDATE SET horizon_seq = excluded.horizon_seq";
+
+    fence "SELECT required_version FROM sync_writer_fence WHERE partition = ?1";
+    raise_fence "INSERT INTO sync_writer_fence (partition, required_version) VALUES (?1, ?2) \
+        ON CONFLICT (partition) DO UPDATE SET \
+        required_version = max(required_version, excluded.required_version)";
+    schema_version "SELECT schema_version FROM sync_schema_meta WHERE id = 1";
+    /// Few: a checkpoint is pending while an operator looks on.
+    pending "SELECT DISTINCT name FROM sync_backfill_checkpoints \
+        INDEXED BY sync_backfill_checkpoints_pending WHERE state <> 'activated' AND name >= '' ORDER BY name";
+    checkpoint "SELECT partition, name, schema_version, state, watermark, owner_epoch, \
+        observed_rows, lease_expires_at_ms FROM sync_backfill_checkpoints \
+        WHERE partition = ?1 AND name = ?2";
+    checkpoints "SELECT partition, name, schema_version, state, watermark, owner_epoch, \
+        observed_rows, lease_expires_at_ms FROM sync_backfill_checkpoints \
+        WHERE (partition, name) >= (?1, ?2) ORDER BY partition, name LIMIT ?3";
+    put_checkpoint "INSERT OR REPLACE INTO sync_backfill_checkpoints (partition, name, \
+        schema_version, state, watermark, owner_epoch, observed_rows, lease_expires_at_ms) \
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
     touch_partition "INSERT INTO sync_partition_registry \
         (partition, log_epoch, epoch_required, last_authenticated_at_ms) VALUES (?1, ?2, 0, ?3) \

@@ -18,6 +18,7 @@ mod blobs;
 mod candidates;
 mod clients;
 mod constraints;
+mod fences;
 pub mod fixtures;
 pub mod history;
 mod log;
@@ -369,6 +370,19 @@ macro_rules! for_each_conformance_case {
                 rotation_deletes_the_clients_of_its_partition_only
                 rotation_keeps_rows_log_and_outcomes
                 rotation_is_done_or_not_done
+            }
+            fences {
+                a_partition_without_a_fence_has_no_barrier
+                a_fence_only_rises
+                a_commit_below_the_fence_is_refused_and_leaves_no_trace
+                an_upgrade_raises_the_fence_of_every_partition
+                a_fence_waits_for_the_writer_that_has_its_partition
+                a_checkpoint_is_declared_claimed_advanced_and_activated
+                a_gate_names_the_pending_checkpoints_of_its_partition
+                a_claim_is_held_until_its_lease_ends
+                of_two_that_claim_at_once_one_has_it
+                a_checkpoint_that_lost_its_log_is_not_activated
+                checkpoints_are_listed_by_partition_and_name
             }
             retention {
                 the_oldest_cursor_is_the_least_of_clients_seen_since

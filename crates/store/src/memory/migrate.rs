@@ -44,6 +44,7 @@ impl State {
             for table in &plan.widened {
                 partition.widen(table)?;
             }
+            partition.raise_fence(schema.version());
             partition.index_values(schema)
         })
     }

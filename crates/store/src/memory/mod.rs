@@ -11,6 +11,7 @@
 //! It is stricter than a database can be: a commit whose partition was not locked, or that says
 //! something untrue about a row it writes, is a bug of the caller and panics.
 
+mod checkpoints;
 mod index;
 mod migrate;
 mod operator;
@@ -33,9 +34,10 @@ use self::{
     txn::MemoryTxn,
 };
 use crate::{
-    ActivityBatch, ClientRecord, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned,
-    PushKey, ReactionRecord, ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream,
-    RowStreamRequest, ScopeSize, ScopeSizeRequest, ScopesTest, StorageCode, Store, StoreError,
+    ActivityBatch, Checkpoint, CheckpointChange, CheckpointKey, CheckpointOutcome, ClientRecord,
+    Gate, LoadRequest, Loaded, PartitionRecord, PartitionTouch, Pruned, PushKey, ReactionRecord,
+    ReactionStatus, RetentionInputs, RowKey, RowPage, RowScan, RowStream, RowStreamRequest,
+    SchemaState, ScopeSize, ScopeSizeRequest, ScopesTest, StorageCode, Store, StoreError,
     StoredResult, StoredRow, TableScan, Window, WindowRequest, WriteLanes, WriteTxn,
 };
 
@@ -373,6 +375,37 @@ impl Store for MemoryStore {
         let mut txn = MemoryTxn::new(Arc::clone(&self.shared), turn);
         let loaded = txn.load(wanted).await?;
         Ok((Box::new(txn), loaded))
+    }
+
+    async fn read_gate(&self, partition: &PartitionId) -> Result<Gate, StoreError> {
+        Ok(self.shared.snapshot().gate(partition))
+    }
+
+    async fn schema_state(&self) -> Result<SchemaState, StoreError> {
+        Ok(self.shared.snapshot().schema_state())
+    }
+
+    async fn raise_fence(&self, partition: &PartitionId, version: i32) -> Result<i32, StoreError> {
+        Ok(self
+            .write(|state| state.partition_mut(partition).raise_fence(version))
+            .await)
+    }
+
+    async fn change_checkpoint(
+        &self,
+        key: &CheckpointKey,
+        change: CheckpointChange,
+    ) -> Result<(CheckpointOutcome, Checkpoint), StoreError> {
+        self.try_write(|state| state.change_checkpoint(key, change))
+            .await
+    }
+
+    async fn list_checkpoints(
+        &self,
+        after: Option<&CheckpointKey>,
+        limit: usize,
+    ) -> Result<Vec<Checkpoint>, StoreError> {
+        Ok(self.shared.snapshot().list_checkpoints(after, limit))
     }
 
     async fn check(&self) -> Result<(), StoreError> {

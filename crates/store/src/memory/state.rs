@@ -18,8 +18,8 @@ use super::{
     values::{RowFault, ValueIndexes},
 };
 use crate::{
-    ActivityBatch, ClientRecord, Gate, PartitionRecord, Pruned, PushKey, ReactionRecord, RowKey,
-    StoreError, StoredResult, StoredRow, Tombstone,
+    ActivityBatch, Checkpoint, ClientRecord, Gate, PartitionRecord, Pruned, PushKey,
+    ReactionRecord, RowKey, StoreError, StoredResult, StoredRow, Tombstone,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -39,6 +39,8 @@ pub(super) struct Partition {
     pub(super) results: OrdMap<(ClientId, ByteString), Arc<StoredResult>>,
     pub(super) clients: OrdMap<ClientId, Arc<ClientRecord>>,
     pub(super) reactions: OrdMap<String, Arc<ReactionRecord>>,
+    pub(super) writer_fence: Option<i32>,
+    pub(super) checkpoints: OrdMap<String, Arc<Checkpoint>>,
 }
 
 #[derive(Clone, Debug)]
@@ -111,6 +113,8 @@ impl State {
             schema_version: self.schema().version(),
             head: entry.map_or(CommitSeq::START, |entry| entry.head),
             horizon: entry.map_or(HorizonSeq::START, |entry| entry.horizon),
+            writer_fence: entry.and_then(|entry| entry.writer_fence),
+            pending_checkpoints: entry.map_or_else(Vec::new, |entry| entry.pending().collect()),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::{
     AppliedCommit, ChangeKind, ChangeWrite, Child, ChildQuestion, ClientRecord, CommitWrite,
     Finished, IndexScan, LoadRequest, Loaded, RowKey, RowPage, RowScan, SqlQuery, SqlValue,
     StorageCode, StoreError, StoreErrorKind, StoredResult, StoredRow, Tombstone, Violation,
-    WriteTxn,
+    WriteTxn, below_fence,
 };
 
 pub(super) struct MemoryTxn {
@@ -88,6 +88,14 @@ impl MemoryTxn {
             let before = self.state.clone();
             let schema = Arc::clone(self.state.schema());
             let partition = self.state.partition_mut(&write.key.partition);
+            if let Some(required) = partition.writer_fence
+                && write.applied.is_some()
+                && required > schema.version()
+            {
+                self.poisoned = true;
+                let name = &write.key.partition;
+                return Err(below_fence(name, required, schema.version()));
+            }
             match apply_commit(partition, &schema, write) {
                 Ok(()) => {}
                 Err(ApplyFault::Violation { op_index }) => {

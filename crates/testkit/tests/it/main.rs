@@ -30,3 +30,4 @@ mod signed_urls;
 mod storm;
 mod validators;
 mod versions;
+mod window;

@@ -1,6 +1,7 @@
 //! Grouping, fairness and bounds of the queues, without a database.
 
 use bytes::Bytes;
+use tidewater_schema::Schema;
 use tidewater_wire::Operation;
 
 use super::*;
@@ -23,11 +24,17 @@ fn job(partition: &str, commits: usize, operations: usize) -> Job {
         client: ClientId::new("client"),
         client_is_bound: true,
         version: WireVersion::V3,
+        view: view(),
         log_epoch: LogEpoch::new("e"),
         allowed: None,
         commits: vec![commit; commits],
         reply,
     }
+}
+
+fn view() -> Arc<SchemaView> {
+    let schema = Schema::from_json(r#"{"version": 1, "tables": []}"#).unwrap();
+    Arc::clone(schema.view(1).unwrap())
 }
 
 fn lanes(kind: WriteLanes, commits_max: usize) -> Lanes {

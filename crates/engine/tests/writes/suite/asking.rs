@@ -1,5 +1,7 @@
 //! Requests to ask with and what is answered, in words.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use serde_json::{Map, Value as Json};
@@ -155,6 +157,8 @@ pub(crate) struct Ask {
     pub(crate) actor: String,
     pub(crate) client: String,
     pub(crate) version: WireVersion,
+    /// What the client knows; `None` is what the server serves.
+    pub(crate) schema: Option<Arc<Schema>>,
     commits: Vec<(String, Vec<Op>)>,
     pulls: Vec<(String, i64)>,
 }
@@ -167,9 +171,15 @@ impl Ask {
             actor: "ann".to_owned(),
             client: "c1".to_owned(),
             version: WireVersion::V3,
+            schema: None,
             commits: Vec::new(),
             pulls: Vec::new(),
         }
+    }
+
+    pub(crate) fn knowing(mut self, schema: &Arc<Schema>) -> Self {
+        self.schema = Some(Arc::clone(schema));
+        self
     }
 
     pub(crate) fn in_version(mut self, version: WireVersion) -> Self {

@@ -16,3 +16,4 @@ mod reactions;
 mod references;
 mod unique;
 mod validators;
+mod window;

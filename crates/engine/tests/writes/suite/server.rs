@@ -32,6 +32,8 @@ use super::{
 /// What a server is started with.
 pub(crate) struct Setup {
     pub(crate) schema: String,
+    /// Older versions that are served beside it.
+    pub(crate) older: Vec<String>,
     pub(crate) hooks: Hooks,
     pub(crate) config: EngineConfig,
     /// Whether a store may run lanes on a thread of its own, where virtual time does not wait for
@@ -43,6 +45,7 @@ impl Setup {
     pub(crate) fn of(schema: &str) -> Self {
         Self {
             schema: schema.to_owned(),
+            older: Vec::new(),
             hooks: Hooks::default(),
             config: EngineConfig::default(),
             adopts_lanes: true,
@@ -62,7 +65,10 @@ impl Setup {
     pub(crate) async fn start_on(self, database: Arc<dyn Store>) -> Server {
         let store = Arc::new(WatchedStore::new(database, self.adopts_lanes));
         let clock = Arc::new(ManualClock(AtomicI64::new(1_800_000_000_000)));
-        let schema = Arc::new(Schema::from_json(&self.schema).expect("a schema"));
+        let compile = |text: &String| Schema::from_json(text).expect("a schema");
+        let older = self.older.iter().map(compile).collect();
+        let schema = compile(&self.schema).with_window(older);
+        let schema = Arc::new(schema.expect("a window"));
         let resolver = Arc::new(Resolver::default());
         let engine = Engine::open(EngineParts {
             store: Arc::<WatchedStore>::clone(&store),
@@ -111,7 +117,9 @@ impl Server {
     pub(crate) async fn try_round(&self, ask: Ask) -> Result<Answer, RoundError> {
         let identity = Identity::new(ask.partition.as_str(), ask.actor.as_str());
         let epoch = self.epoch(&identity).await;
-        let request = ask.encode(&self.schema, &epoch);
+        let schema = ask.schema.clone();
+        let schema = schema.unwrap_or_else(|| Arc::clone(&self.schema));
+        let request = ask.encode(&schema, &epoch);
         let body = self.engine.round(identity, request).await?;
         Ok(Answer::read(body).await)
     }

@@ -197,12 +197,18 @@ impl Flow {
         }
     }
 
+    /// A round ended that pulled, but for scopes that may not be those in force.
+    pub(crate) fn round_outdated(&mut self, acknowledged_as: CommitSeq) {
+        self.round_failed();
+        self.promise(acknowledged_as);
+    }
+
     /// A round ended that pulled; returns the newest place that it did not bring although it
     /// may have had to. `highest` is the newest commit that was looked at.
     pub(crate) fn round_pulled(&mut self, pulled: Pulled, highest: CommitSeq) -> Option<CommitSeq> {
         let awaited = self.round_failed();
         self.covered = self.covered.max(pulled.head);
-        self.promised = Some(pulled.acknowledged_as).filter(|at| Some(*at) > self.confirmed);
+        self.promise(pulled.acknowledged_as);
         // A section that ended early, or a snapshot older than the head.
         let is_short = pulled.reached < pulled.head || awaited > Some(pulled.reached);
         // What came during the round was held against the registrations of before.
@@ -213,6 +219,10 @@ impl Flow {
             self.worth = Some((pulled.acknowledged_as, pulled.head));
         }
         (is_short || is_late).then(|| pulled.head.max(highest).max(self.covered))
+    }
+
+    fn promise(&mut self, seq: CommitSeq) {
+        self.promised = Some(seq).filter(|at| Some(*at) > self.confirmed);
     }
 
     /// The client says that it has everything up to here. Returns the place if it is news, and

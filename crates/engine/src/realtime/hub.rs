@@ -1,8 +1,9 @@
 //! The rooms of this process, and what brings commits to them.
 //!
 //! Each room has at most one task that delivers, and only while there is something to deliver:
-//! the write lane announces and goes on. The task reads the log where announcements left a gap,
-//! and never holds a room while it waits for the database.
+//! the write lane leaves its commits in the room's inbox and goes on, whoever has the room. The
+//! task reads the log where announcements left a gap, and never holds a room while it waits for
+//! the database.
 //!
 //! **Invariant:** a room is found by whoever comes after it was made: it is made before the
 //! partition's head is read, and forgotten only when nobody is in it.
@@ -28,6 +29,7 @@ use super::{
     mailbox::{Gauges, Mailbox},
     registrations::Interest,
     room::{Doubt, Gap, Room, SessionId, Step, Ticket, Who},
+    sequencer,
     views::Views,
 };
 use crate::Clock;
@@ -54,11 +56,23 @@ pub(crate) struct Hub {
 pub(crate) struct SharedRoom {
     pub(crate) partition: PartitionId,
     inner: Mutex<Inner>,
+    /// Locked last, and never for long.
+    inbox: Mutex<Inbox>,
+}
+
+/// What was announced and not looked at.
+#[derive(Default)]
+struct Inbox {
+    commits: Vec<Arc<CommitWrite>>,
+    bytes: usize,
+    /// The newest place.
+    head: CommitSeq,
+    /// Somebody looks at it.
+    is_delivering: bool,
 }
 
 struct Inner {
     room: Room,
-    is_delivering: bool,
     is_timed: bool,
     /// Nobody may enter any more.
     is_forgotten: bool,
@@ -153,16 +167,18 @@ impl Hub {
         if let Some(applied) = &commit.applied
             && let Some(room) = self.find(&commit.key.partition)
         {
-            self.work(&room, |room| {
-                room.announce(applied.commit_seq, Some(commit))
-            });
+            let mut inbox = room.inbox.lock();
+            inbox.put(applied.commit_seq, Some(commit), &self.config);
+            self.begin_delivery(&room, &mut inbox);
         }
     }
 
     /// The log has at least this place, whoever wrote it.
     pub(crate) fn announce_head(self: &Arc<Self>, partition: &PartitionId, head: CommitSeq) {
         if let Some(room) = self.find(partition) {
-            self.work(&room, |room| room.announce(head, None));
+            let mut inbox = room.inbox.lock();
+            inbox.put(head, None, &self.config);
+            self.begin_delivery(&room, &mut inbox);
         }
     }
 
@@ -190,15 +206,21 @@ impl Hub {
         let mut inner = shared.inner.lock();
         let has_work = act(&mut inner.room);
         self.tell(shared, &mut inner);
-        if has_work && !inner.is_delivering {
-            inner.is_delivering = true;
-            let (hub, shared) = (Arc::clone(self), Arc::clone(shared));
-            let task = self.tasks.begin();
-            tokio::spawn(async move {
-                hub.deliver(&shared).await;
-                drop(task);
-            });
+        if has_work {
+            self.begin_delivery(shared, &mut shared.inbox.lock());
         }
+    }
+
+    fn begin_delivery(self: &Arc<Self>, shared: &Arc<SharedRoom>, inbox: &mut Inbox) {
+        if std::mem::replace(&mut inbox.is_delivering, true) {
+            return;
+        }
+        let (hub, shared) = (Arc::clone(self), Arc::clone(shared));
+        let task = self.tasks.begin();
+        tokio::spawn(async move {
+            hub.deliver(&shared).await;
+            drop(task);
+        });
     }
 
     /// Does something with presence. What is held back is sent when it is due.
@@ -296,10 +318,10 @@ impl Hub {
             partition: partition.clone(),
             inner: Mutex::new(Inner {
                 room,
-                is_delivering: false,
                 is_timed: false,
                 is_forgotten: false,
             }),
+            inbox: Mutex::default(),
         });
         rooms.insert(partition.clone(), Arc::clone(&room));
         room
@@ -332,14 +354,18 @@ impl Hub {
         loop {
             let step = {
                 let mut inner = shared.inner.lock();
+                shared.inbox.lock().empty_into(&mut inner.room);
                 let step = inner.room.take_turns(TURNS_MAX, self.now_ms());
-                if step.is_none() {
-                    inner.is_delivering = false;
+                let mut inbox = shared.inbox.lock();
+                if step.is_none() && inbox.is_empty() {
+                    // While the room is held: who gives it work afterwards begins anew.
+                    inbox.is_delivering = false;
+                    return;
                 }
                 step
             };
             match step {
-                None => return,
+                None => {}
                 Some(Step::Again) => tokio::task::yield_now().await,
                 Some(Step::Read(gap)) => self.cross(shared, gap).await,
             }
@@ -412,6 +438,33 @@ impl Hub {
                 }
             }
         }
+    }
+}
+
+impl Inbox {
+    fn put(&mut self, seq: CommitSeq, commit: Option<&Arc<CommitWrite>>, config: &HubConfig) {
+        self.head = self.head.max(seq);
+        let Some(commit) = commit else { return };
+        let bytes = sequencer::weight(commit);
+        // One that does not fit is read from the log.
+        if self.commits.is_empty() || self.bytes + bytes <= config.pending_commits_bytes_max {
+            self.bytes += bytes;
+            self.commits.push(Arc::clone(commit));
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.commits.is_empty() && self.head == CommitSeq::START
+    }
+
+    fn empty_into(&mut self, room: &mut Room) {
+        for commit in std::mem::take(&mut self.commits) {
+            if let Some(applied) = &commit.applied {
+                room.announce(applied.commit_seq, Some(&commit));
+            }
+        }
+        room.announce(std::mem::take(&mut self.head), None);
+        self.bytes = 0;
     }
 }
 

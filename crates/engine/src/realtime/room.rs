@@ -83,6 +83,8 @@ struct Member {
 struct Log {
     epoch: LogEpoch,
     sequencer: Sequencer,
+    /// The newest place that a pull was answered for.
+    pulled: CommitSeq,
 }
 
 /// What a connection begins with.
@@ -284,7 +286,11 @@ impl Room {
                 let mut sequencer = Sequencer::new(head, bytes_max);
                 sequencer.announce(self.announced, None);
                 let epoch = epoch.clone();
-                self.log = Some(Log { epoch, sequencer });
+                self.log = Some(Log {
+                    epoch,
+                    sequencer,
+                    pulled: head,
+                });
             }
         }
         self.known()
@@ -295,7 +301,7 @@ impl Room {
         self.let_go(session, now_ms);
         let member = self.members.remove(&session)?;
         let epoch = self.log.as_ref().map(|log| log.epoch.clone());
-        let doubt = member.flow.doubt().filter(|_| member.knows_log);
+        let doubt = member.flow.doubt();
         let client = &member.peer.client;
         if let Some(named) = self.by_client.get_mut(client) {
             named.retain(|other| *other != session);
@@ -315,7 +321,7 @@ impl Room {
     /// The newest place that is known to exist.
     pub(crate) fn known(&self) -> CommitSeq {
         let log = self.log.as_ref();
-        log.map_or(self.announced, |log| log.sequencer.known())
+        log.map_or(self.announced, |log| log.sequencer.known().max(log.pulled))
     }
 
     /// Whether something is to be delivered or read.

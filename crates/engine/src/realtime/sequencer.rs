@@ -110,7 +110,7 @@ impl Sequencer {
 }
 
 /// About what a commit holds in memory.
-fn weight(commit: &CommitWrite) -> usize {
+pub(crate) fn weight(commit: &CommitWrite) -> usize {
     const CHANGE_BYTES: usize = 200;
     let changes = commit.applied.iter().flat_map(|applied| &applied.changes);
     changes

@@ -50,10 +50,11 @@ impl Room {
         now_ms: i64,
     ) -> After {
         let reason = WakeReason::CatchupRequired;
+        let known = self.known();
         let Some(log) = &self.log else {
             return After::Nothing;
         };
-        let (looked_at, known) = (log.sequencer.contiguous(), log.sequencer.known());
+        let looked_at = log.sequencer.contiguous();
         let pulled = pulled.filter(|pulled| pulled.epoch == log.epoch);
         let Some(member) = self.members.get_mut(&session) else {
             return After::Nothing;
@@ -66,7 +67,7 @@ impl Room {
         };
         member.knows_log = true;
         if pulled.ticket < member.refreshed.max(member.applied) {
-            member.flow.round_failed();
+            member.flow.round_outdated(pulled.acknowledged_as);
             member.miss(known.max(pulled.head), reason, now_ms);
             return After::Reload;
         }
@@ -98,14 +99,12 @@ impl Room {
         pulled: &PulledRound,
         now_ms: i64,
     ) -> Vec<SessionId> {
-        let is_of_this_log = self
-            .log
-            .as_ref()
-            .is_some_and(|log| log.epoch == pulled.epoch);
-        if !is_of_this_log {
+        let log = self.log.as_mut();
+        let Some(log) = log.filter(|log| log.epoch == pulled.epoch) else {
             return Vec::new();
-        }
-        let known = self.known().max(pulled.head);
+        };
+        log.pulled = log.pulled.max(pulled.head);
+        let known = self.known();
         let mut reloads = Vec::new();
         for session in self.others(client, except) {
             let member = self.members.get_mut(&session).expect("it is a member");

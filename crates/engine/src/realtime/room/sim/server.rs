@@ -348,6 +348,8 @@ impl Server {
                 schema_version: 3,
                 head: place(self.newest()),
                 horizon: HorizonSeq::START,
+                writer_fence: None,
+                pending_checkpoints: Vec::new(),
             };
             windows.push(builder.finish(gate, true));
         }

@@ -99,18 +99,20 @@ impl Room {
         pulled: &PulledRound,
         now_ms: i64,
     ) -> Vec<SessionId> {
-        let log = self.log.as_mut();
-        let Some(log) = log.filter(|log| log.epoch == pulled.epoch) else {
-            return Vec::new();
-        };
-        log.pulled = log.pulled.max(pulled.head);
+        let is_of_this_log = self.log.as_mut().is_some_and(|log| {
+            log.pulled = log.pulled.max(pulled.head);
+            log.epoch == pulled.epoch
+        });
         let known = self.known();
         let mut reloads = Vec::new();
         for session in self.others(client, except) {
             let member = self.members.get_mut(&session).expect("it is a member");
             if !member.is_admitted {
-                // It will read the record of this very round, or one as good.
+                // What was loaded for it is from before this round.
                 member.refreshed = member.refreshed.max(pulled.ticket);
+                continue;
+            }
+            if !is_of_this_log {
                 continue;
             }
             member.knows_log = true;

@@ -269,8 +269,10 @@ pub(crate) fn pulled(context: &RoundContext, outcome: PullOutcome) {
     };
     let hub = &engine.hub;
     let except = asker.map(|asker| asker.session);
+    let recorded = hub.ticket();
     let reloads = hub.with(&room, |room| {
-        room.pulled_elsewhere(&context.client, except, &pulled, hub.now_ms())
+        let now_ms = hub.now_ms();
+        room.pulled_elsewhere(&context.client, except, &pulled, recorded, now_ms)
     });
     if !reloads.is_empty() {
         load::reload_sessions(engine, &room, &reloads);

@@ -1,9 +1,12 @@
 //! Sessions on a whole engine over the memory store: what a connection hears of commits, rounds
 //! and acknowledgments (§8.1, §8.2, §8.7). What it hears is written down as text.
 
+mod crowd;
 mod nodes;
 mod peers;
 mod scopes;
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidewater_model::{AllowedScopes, ErrorCode};
 use tidewater_store::Store;
@@ -41,7 +44,7 @@ fn upsert(id: &str, team: &str, body: &str) -> Operation {
 /// A server with devices: client `c` belongs to actor `a` for a device `a/c`.
 struct World {
     server: TestServer,
-    pushes: std::cell::Cell<u64>,
+    pushes: AtomicU64,
 }
 
 impl World {
@@ -56,7 +59,7 @@ impl World {
         };
         Self {
             server: TestServer::start_with(config).await,
-            pushes: std::cell::Cell::new(0),
+            pushes: AtomicU64::new(0),
         }
     }
 
@@ -101,8 +104,7 @@ impl World {
     }
 
     async fn write_body(&self, id: &str, team: &str, body: &str) -> i64 {
-        let number = self.pushes.get() + 1;
-        self.pushes.set(number);
+        let number = self.pushes.fetch_add(1, Ordering::Relaxed);
         let ask = Ask::new().push(&format!("w{number}"), vec![upsert(id, team, body)]);
         let answer = self.round("writer/w", ask).await;
         match answer.results[0].outcome {

@@ -11,6 +11,7 @@ use crate::{
     client::{find, get, head, post, send},
     host::{Host, Setup},
     messages::{ACCEPT_INLINE, Device, pull},
+    socket::Socket,
 };
 
 async fn host(access: ConsoleAccess) -> Host {
@@ -111,6 +112,7 @@ async fn the_overview_shows_partitions_with_their_devices() {
     )
     .await;
     host.server.engine().flush_activity().await.unwrap();
+    let _socket = Socket::open(host.address, "d1").await;
     let state = get(host.address, "/console/state", &[]).await.json();
     assert_eq!(
         (
@@ -119,6 +121,9 @@ async fn the_overview_shows_partitions_with_their_devices() {
         ),
         (&1.into(), &1.into())
     );
+    assert_eq!(state["usage"]["sockets"], 1);
+    assert_eq!(state["realtime"]["sessions"], 1);
+    assert_eq!(state["realtime"]["suppressedSessions"], 0);
     let partition = &state["partitions"][0];
     assert_eq!(
         (&partition["partition"], &partition["head"]),

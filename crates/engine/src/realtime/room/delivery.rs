@@ -39,15 +39,17 @@ type Receiver = (SessionId, u32, RegistrationId);
 
 impl Room {
     /// Delivers what is there and tells what must be read; `None` when there is nothing to do.
-    /// Stops after a number of commits, so that others get their turn with the room.
+    /// Stops after so many commits and receivers, so that others get their turn with the room.
     pub(crate) fn take_turns(&mut self, turns_max: usize, now_ms: i64) -> Option<Step> {
-        for _ in 0..turns_max {
+        let mut turns = 0;
+        while turns < turns_max {
+            turns += 1;
             let log = self.log.as_mut()?;
             let after = log.sequencer.contiguous();
             match log.sequencer.take_turn() {
                 Turn::Deliver(commit) => {
                     if let Some(delivery) = Delivery::of(&commit) {
-                        self.deliver(&delivery, now_ms);
+                        turns += self.deliver(&delivery, now_ms) / RECEIVERS_PER_TURN;
                     }
                 }
                 Turn::Read(through) => return Some(Step::Read(self.gap(after, through))),
@@ -146,8 +148,8 @@ impl Room {
         }
     }
 
-    /// Delivers one commit to all who see it.
-    fn deliver(&mut self, delivery: &Delivery<'_>, now_ms: i64) {
+    /// Delivers one commit to all who see it. Returns how many they are, about.
+    fn deliver(&mut self, delivery: &Delivery<'_>, now_ms: i64) -> usize {
         let seen = seen_changes(&self.registry, delivery);
         let mut receivers: Vec<Receiver> = seen
             .keys()
@@ -202,6 +204,7 @@ impl Room {
             }
         }
         self.miss_unindexed(delivery.seq, now_ms);
+        receivers.len() + self.unindexed.len()
     }
 
     /// Tells those whose scopes are not indexed that there may be something for them.
@@ -327,6 +330,9 @@ impl Frames<'_> {
         })
     }
 }
+
+/// As many receivers take as long as another commit.
+const RECEIVERS_PER_TURN: usize = 64;
 
 /// Frames of one commit that are kept to be shared.
 const ENCODED_BYTES_MAX: usize = 32 * 1024 * 1024;

@@ -91,26 +91,30 @@ impl Room {
     /// and if that is more than before, nothing is sent until an acknowledgment shows that the
     /// client has applied a later pull: this one may still be on its way to it.
     ///
-    /// Returns the connections to reload.
+    /// `recorded` was taken after its client's record was written. Returns the connections to
+    /// reload.
     pub(crate) fn pulled_elsewhere(
         &mut self,
         client: &ClientId,
         except: Option<SessionId>,
         pulled: &PulledRound,
+        recorded: Ticket,
         now_ms: i64,
     ) -> Vec<SessionId> {
-        let log = self.log.as_mut();
-        let Some(log) = log.filter(|log| log.epoch == pulled.epoch) else {
-            return Vec::new();
-        };
-        log.pulled = log.pulled.max(pulled.head);
+        let is_of_this_log = self.log.as_mut().is_some_and(|log| {
+            log.pulled = log.pulled.max(pulled.head);
+            log.epoch == pulled.epoch
+        });
         let known = self.known();
         let mut reloads = Vec::new();
         for session in self.others(client, except) {
             let member = self.members.get_mut(&session).expect("it is a member");
             if !member.is_admitted {
-                // It will read the record of this very round, or one as good.
-                member.refreshed = member.refreshed.max(pulled.ticket);
+                // What was loaded for it is from before this round was recorded.
+                member.refreshed = member.refreshed.max(recorded);
+                continue;
+            }
+            if !is_of_this_log {
                 continue;
             }
             member.knows_log = true;

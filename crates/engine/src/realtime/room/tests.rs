@@ -242,3 +242,12 @@ fn who_leaves_while_being_admitted_leaves_nothing() {
     assert_eq!(late, Ok(()));
     assert!(room.is_empty() && room.by_client.is_empty());
 }
+
+#[test]
+fn an_admission_that_was_loaded_before_its_client_pulled_beside_it_is_stale() {
+    let mut room = room();
+    enter(&mut room, 1, "c");
+    room.pulled_elsewhere(&ClientId::new("c"), None, &pulled(3, 4), Ticket(5), 0);
+    let late = room.admit(SessionId(1), admission(4, Some(5)), &epoch(), seq(5), 0);
+    assert_eq!(late, Err(Stale));
+}

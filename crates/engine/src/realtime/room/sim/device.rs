@@ -392,7 +392,10 @@ impl Device {
             },
         };
         let device = client(self.number);
-        let reloads = server.room.pulled_elsewhere(&device, session, &pulled, 0);
+        let recorded = Ticket(server.count());
+        let reloads = server
+            .room
+            .pulled_elsewhere(&device, session, &pulled, recorded, 0);
         server.reload(&reloads);
         round.outcome = Some((answer, Some(pulled)));
     }

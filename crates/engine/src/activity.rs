@@ -93,7 +93,10 @@ impl Activity {
         if let Some(known) = state.find(key) {
             return Ok(known);
         }
-        state.remember(key, read.clone());
+        // That there is none is not remembered: another node may bind the client meanwhile.
+        if read.is_some() {
+            state.remember(key, read.clone());
+        }
         Ok(read)
     }
 

@@ -136,6 +136,36 @@ fn what_is_printed_can_be_read_again_and_holds_no_secret() {
 }
 
 #[test]
+fn nats_needs_an_address_a_subject_and_other_nodes() {
+    let check = |text: &str| {
+        let mut config = load(text, &[("TIDEWATER_STORE__URL", "postgresql://h/db")]).unwrap();
+        config.resolve(Path::new("/srv"));
+        let nats = config.nats.clone().unwrap();
+        assert!(!config.to_toml().unwrap().contains("hunter2"));
+        nats.check(&config.store)
+            .map_err(|error| format!("{error:#}"))
+    };
+    let url = "[nats]\nurl = \"nats://user:hunter2@a, nats://b:4223\"\n";
+    assert_eq!(check(url), Ok(()));
+    for (text, expected) in [
+        ("[nats]\n".to_owned(), "nats.url is not set"),
+        (
+            format!("{url}subject = \"a.*\"\n"),
+            "nats: \"a.*\" is no subject",
+        ),
+        (
+            format!("{url}[store.postgres]\nsingle_node = true\n"),
+            "nats carries signals between nodes",
+        ),
+    ] {
+        let error = check(&text).unwrap_err();
+        assert!(error.starts_with(expected), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+    check_refused("[nats]\nurls = 1\n", &[], "t.toml:2:1: unknown field");
+}
+
+#[test]
 fn the_places_of_segments_and_blobs_follow_from_the_database() {
     let resolved = |text: &str| {
         let mut config = load(text, &[]).unwrap();

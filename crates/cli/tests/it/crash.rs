@@ -10,7 +10,7 @@ use tidewater_testkit::{
 
 use crate::process::{Running, file};
 
-/// `tidewater serve` on a SQLite file.
+/// `tidewater serve` on a database.
 struct Binary {
     _folder: tempfile::TempDir,
     config: PathBuf,
@@ -20,11 +20,12 @@ struct Binary {
 const CLIENTS: usize = 6;
 
 impl Binary {
-    fn new() -> Self {
+    /// With these lines for the section of the store.
+    fn new(store: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         file(folder.path(), "schema.json", &notes(1).json().to_string());
-        let mut text = String::from(
-            "[server]\nlisten = \"127.0.0.1:0\"\n[schema]\npath = \"schema.json\"\n\
+        let mut text = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n[store]\n{store}[schema]\npath = \"schema.json\"\n\
              [scopes.actors.\"*\"]\nteam_id = [\"t1\"]\n",
         );
         for client in 0..CLIENTS {
@@ -69,14 +70,14 @@ fn token(client: usize) -> String {
 }
 
 #[track_caller]
-fn check(seed: u64) {
+fn check(seed: u64, store: &str) {
     let plan = CrashPlan {
         seed,
         kills: 5,
         clients: CLIENTS,
         acknowledgements_max: 80,
     };
-    let report = crash::run(plan, &mut Binary::new());
+    let report = crash::run(plan, &mut Binary::new(store));
     let report = report.unwrap_or_else(|error| panic!("{plan:?}: {error:#}"));
     assert!(
         report.commits > plan.kills && report.rows > 0,
@@ -87,6 +88,19 @@ fn check(seed: u64) {
 #[test]
 fn acknowledged_commits_survive_a_kill_and_none_is_there_twice() {
     for seed in [1, 2] {
-        check(seed);
+        check(seed, "");
+    }
+}
+
+/// The database goes on, and what the dead server held in it is let go.
+#[test]
+fn acknowledged_commits_on_postgresql_survive_a_kill_of_the_server() {
+    for seed in [3, 4] {
+        let database = tidewater_pgtest::Server::shared().database();
+        let url = database.url();
+        check(
+            seed,
+            &format!("url = \"{url}\"\npostgres.single_node = true\n"),
+        );
     }
 }

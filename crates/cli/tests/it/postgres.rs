@@ -166,3 +166,43 @@ fn what_is_not_for_postgresql_says_what_is() {
     let (_, errors) = check(&["restore", "--config", &config, "copy"], 2);
     assert!(errors.contains("pg_dump"), "{errors}");
 }
+
+#[test]
+fn an_assertion_is_asked_in_the_dialect_of_postgresql() {
+    let (folder, database) = (tempfile::tempdir().unwrap(), database());
+    let config = config(folder.path(), &database.url());
+    let text = fs::read_to_string(&config).unwrap();
+    let rule = "[[rules.assert]]\nname = \"short\"\n\
+         sql = \"SELECT id FROM lists WHERE length([title]) > 3 AND title NOT LIKE 'T%'\"\n\
+         code = \"lists.long\"\nmessage = \"too long\"\n";
+    fs::write(&config, format!("{text}{rule}")).unwrap();
+    import(&config, folder.path(), "fits");
+    let row = "{\"id\":\"long\",\"title\":\"tttt\"}\n";
+    let rows = file(folder.path(), "long.jsonl", row);
+    let arguments = [
+        "import",
+        "--config",
+        &config,
+        "--partition",
+        "home",
+        "--table",
+        "lists",
+        &rows,
+    ];
+    let (_, errors) = check(&arguments, 1);
+    assert!(errors.contains("lists.long"), "{errors}");
+    // Upper and lower case differ to it.
+    let row = "{\"id\":\"upper\",\"title\":\"Tttt\"}\n";
+    let rows = file(folder.path(), "long.jsonl", row);
+    let arguments = [
+        "import",
+        "--config",
+        &config,
+        "--partition",
+        "home",
+        "--table",
+        "lists",
+        &rows,
+    ];
+    check(&arguments, 0);
+}

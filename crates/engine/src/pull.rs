@@ -476,8 +476,8 @@ impl Views {
     }
 }
 
-/// Copies the stored bytes of each change into a COMMIT frame, in the columns of the requester; deletes of rows that moved are
-/// left out.
+/// Copies the stored bytes of each change into a COMMIT frame, in the columns of the requester;
+/// deletes of rows that moved are left out.
 fn put_commits(
     context: &RoundContext,
     section: &ActiveSection,

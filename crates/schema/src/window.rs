@@ -144,7 +144,7 @@ impl Schema {
     pub fn oldest_version(&self) -> i32 {
         self.views
             .last()
-            .map_or(self.version(), |view| view.version)
+            .map_or_else(|| self.version(), |view| view.version)
     }
 }
 

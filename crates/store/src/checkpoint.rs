@@ -179,16 +179,7 @@ pub fn transition(
             if held && !force {
                 Held
             } else {
-                // What is below was seen by nobody, or by the owner before. Beginning anew is the
-                // way out when the log that was to be looked at is gone.
-                let lost = stored.watermark < ground.horizon.seq();
-                if stored.state == CheckpointState::Declared || lost {
-                    next.watermark = ground.head;
-                    next.observed_rows = 0;
-                }
-                next.state = CheckpointState::Backfilling;
-                next.owner_epoch += 1;
-                next.lease_expires_at_ms = Some(at_ms.saturating_add(lease_ms));
+                next = claimed(stored, ground, at_ms.saturating_add(lease_ms));
                 Done
             }
         }
@@ -223,6 +214,25 @@ pub fn transition(
         }
     };
     Ok((outcome, next))
+}
+
+/// What is below the watermark was seen by nobody, or by the owner before. Beginning anew is the way
+/// out when the log that was to be looked at is gone.
+fn claimed(stored: &Checkpoint, ground: CheckpointGround, lease_ends_at_ms: i64) -> Checkpoint {
+    let is_lost = stored.watermark < ground.horizon.seq();
+    let begins = stored.state == CheckpointState::Declared || is_lost;
+    Checkpoint {
+        state: CheckpointState::Backfilling,
+        watermark: if begins {
+            ground.head
+        } else {
+            stored.watermark
+        },
+        observed_rows: if begins { 0 } else { stored.observed_rows },
+        owner_epoch: stored.owner_epoch + 1,
+        lease_expires_at_ms: Some(lease_ends_at_ms),
+        ..stored.clone()
+    }
 }
 
 fn declared(key: &CheckpointKey, schema_version: i32, ground: CheckpointGround) -> Checkpoint {

@@ -297,7 +297,7 @@ fn push_rows(
     for row in page.rows() {
         let shown = view.project(table, row.payload);
         let payload = shown.as_deref().unwrap_or(row.payload);
-        writer.push([(row.row_version, payload)].into_iter())?;
+        writer.push([(row.row_version, payload)])?;
     }
     Ok(())
 }

@@ -6,15 +6,15 @@ use serde_json::{Value as Json, json};
 use tidewater_model::CommitSeq;
 use tidewater_schema::Schema;
 use tidewater_store::{
-    StorageCode, Store, StoreErrorKind,
+    Finished, LoadRequest, StorageCode, Store, StoreErrorKind,
     conformance::fixtures::{
-        Draft, Item, NOTES, all_rows, compile, page, schema, schema_document, team_one, touch,
-        whole_log, window,
+        Draft, Item, NOTES, all_rows, compile, page, partition, schema, schema_document, team_one,
+        touch, whole_log, window,
     },
 };
 use tidewater_wire::row::decode_row;
 
-use crate::support::{TestDatabase, write};
+use crate::support::{TestDatabase, commit, write};
 
 /// A database at version 1 with two notes.
 async fn stored() -> TestDatabase {
@@ -428,4 +428,47 @@ async fn json_that_cannot_be_held_is_null_where_that_is_allowed() {
     }
     let held = database.texts("SELECT coalesce(meta->'b'->>0, '-') FROM samples ORDER BY id");
     assert_eq!(held, ["-", "1.50"]);
+}
+
+#[tokio::test]
+async fn an_upgrade_waits_for_a_writer_of_the_older_schema_and_fences_the_next() {
+    let database = stored().await;
+    let older = database.ready().await;
+    let wanted = LoadRequest {
+        partitions: vec![partition("p")],
+        ..LoadRequest::default()
+    };
+    let (txn, _) = older.begin_write(wanted).await.unwrap();
+    let newer = version_two(|document| {
+        let column = json!({"name": "extra", "type": "integer", "nullable": true});
+        let columns = document["tables"][0]["columns"].as_array_mut();
+        columns.unwrap().push(column);
+    });
+    let upgraded = Arc::new(database.open());
+    let upgrade = {
+        let (store, newer) = (Arc::clone(&upgraded), Arc::clone(&newer));
+        tokio::spawn(async move { store.prepare(&newer).await })
+    };
+    let waiting = "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database \
+        WHERE NOT l.granted AND d.datname = current_database()";
+    while database.number(waiting) == 0 {
+        assert!(!upgrade.is_finished(), "it must wait");
+        tokio::task::yield_now().await;
+    }
+    let draft = Draft::new("p", 2).insert(&Item::note("late"));
+    let finished = txn.finish(vec![draft.build()]).await.unwrap();
+    assert!(matches!(finished, Finished::Committed));
+    upgrade.await.unwrap().unwrap();
+
+    let rows = page(&*upgraded, all_rows("p", NOTES, team_one())).await;
+    assert_eq!(rows.ids(), ["a", "b", "late"]);
+    for (id, _, payload) in &rows.rows {
+        let fields = decode_row(&newer.tables()[0].columns, payload);
+        assert_eq!(fields.unwrap().len(), 6, "{id}");
+    }
+    let draft = Draft::new("p", 3).insert(&Item::note("never"));
+    let error = commit(&older, [draft]).await.err().unwrap();
+    let refused = StoreErrorKind::Refused(StorageCode::WriterFenceRejected);
+    assert_eq!(error.kind, refused, "{error}");
+    assert_eq!(rows.gate.writer_fence, Some(2));
 }

@@ -1,3 +1,5 @@
+//! Every transition of a checkpoint, allowed and refused.
+
 use super::*;
 use crate::StoreErrorKind;
 

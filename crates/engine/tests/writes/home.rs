@@ -17,3 +17,6 @@ pub(crate) fn pause_time() -> bool {
 
 /// Random histories to run.
 pub(crate) const CASES: u32 = 128;
+
+/// Where each call to the database fails in turn: every one of so many.
+pub(crate) const FAULTS_STEP: usize = 1;

@@ -19,3 +19,6 @@ pub(crate) fn pause_time() -> bool {
 
 /// Random histories to run.
 pub(crate) const CASES: u32 = 48;
+
+/// Where each call to the database fails in turn: every one of so many.
+pub(crate) const FAULTS_STEP: usize = 1;

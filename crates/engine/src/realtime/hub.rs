@@ -8,11 +8,14 @@
 //! **Invariant:** a room is found by whoever comes after it was made: it is made before the
 //! partition's head is read, and forgotten only when nobody is in it.
 
+mod inbox;
+mod tasks;
+
 use std::{
     collections::BTreeMap,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -22,14 +25,13 @@ use parking_lot::{Mutex, MutexGuard};
 use tidewater_model::{CommitSeq, LogEpoch, PartitionId, ScopeFilter, ScopeValues};
 use tidewater_schema::Schema;
 use tidewater_store::{CommitWrite, Store, StoreError, Window, WindowRequest};
-use tokio::sync::Notify;
 
+use self::{inbox::Inbox, tasks::Tasks};
 use super::{
     HubConfig, RealtimeStats,
     mailbox::{Gauges, Mailbox},
     registrations::Interest,
     room::{Doubt, Gap, Room, SessionId, Step, Ticket, Who},
-    sequencer,
     views::Views,
 };
 use crate::Clock;
@@ -58,17 +60,6 @@ pub(crate) struct SharedRoom {
     inner: Mutex<Inner>,
     /// Locked last, and never for long.
     inbox: Mutex<Inbox>,
-}
-
-/// What was announced and not looked at.
-#[derive(Default)]
-struct Inbox {
-    commits: Vec<Arc<CommitWrite>>,
-    bytes: usize,
-    /// The newest place.
-    head: CommitSeq,
-    /// Somebody looks at it.
-    is_delivering: bool,
 }
 
 struct Inner {
@@ -441,33 +432,6 @@ impl Hub {
     }
 }
 
-impl Inbox {
-    fn put(&mut self, seq: CommitSeq, commit: Option<&Arc<CommitWrite>>, config: &HubConfig) {
-        self.head = self.head.max(seq);
-        let Some(commit) = commit else { return };
-        let bytes = sequencer::weight(commit);
-        // One that does not fit is read from the log.
-        if self.commits.is_empty() || self.bytes + bytes <= config.pending_commits_bytes_max {
-            self.bytes += bytes;
-            self.commits.push(Arc::clone(commit));
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.commits.is_empty() && self.head == CommitSeq::START
-    }
-
-    fn empty_into(&mut self, room: &mut Room) {
-        for commit in std::mem::take(&mut self.commits) {
-            if let Some(applied) = &commit.applied {
-                room.announce(applied.commit_seq, Some(&commit));
-            }
-        }
-        room.announce(std::mem::take(&mut self.head), None);
-        self.bytes = 0;
-    }
-}
-
 impl Seat {
     /// Gives the seat back.
     pub(crate) fn leave(&self) -> Option<Doubt> {
@@ -503,43 +467,5 @@ fn window_request(
         through: gap.through,
         changes_max,
         bytes_max: config.pending_commits_bytes_max,
-    }
-}
-
-/// Counts what runs.
-#[derive(Default)]
-struct Tasks(Arc<Running>);
-
-#[derive(Default)]
-struct Running {
-    count: AtomicUsize,
-    idle: Notify,
-}
-
-impl Tasks {
-    fn begin(&self) -> Task {
-        self.0.count.fetch_add(1, Ordering::SeqCst);
-        Task(Arc::clone(&self.0))
-    }
-
-    async fn ended(&self) {
-        loop {
-            let idle = self.0.idle.notified();
-            if self.0.count.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            idle.await;
-        }
-    }
-}
-
-/// Something that runs, until it is dropped.
-pub(crate) struct Task(Arc<Running>);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        if self.0.count.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.0.idle.notify_waiters();
-        }
     }
 }

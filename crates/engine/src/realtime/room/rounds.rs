@@ -123,6 +123,9 @@ impl Room {
                 member.miss(pulled.head, WakeReason::CatchupRequired, now_ms);
             }
             if pulled.ticket < member.refreshed.max(member.applied) {
+                // The client was told of scopes that may not be those in force.
+                member.flow.hold(known);
+                member.wake(known, WakeReason::CatchupRequired, now_ms);
                 reloads.push(session);
                 continue;
             }

@@ -221,6 +221,13 @@ impl Engine {
     pub fn join_nodes(&self, signals: Arc<dyn Signals>) {
         // Until it is known that signals arrive.
         self.partitions.distrust();
+        let heard = Arc::clone(&signals);
+        self.on_presence(move |partition, bytes| {
+            heard.publish(Signal::Presence {
+                partition: partition.clone(),
+                bytes,
+            });
+        });
         self.nodes.join(signals);
     }
 

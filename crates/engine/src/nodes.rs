@@ -11,19 +11,24 @@
 //! most once per beat, and a node that was silent for some beats has nobody present any more.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
-use tidewater_model::{CommitSeq, PartitionId};
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use parking_lot::Mutex;
+use tidewater_model::{ActorId, CommitSeq, PartitionId};
 use tidewater_store::signals::{NodeId, Roster, Signal, SignalEvent, Signals};
 use tokio::{
-    sync::broadcast::{
-        self,
-        error::{RecvError, TryRecvError},
+    sync::{
+        Notify,
+        broadcast::{
+            self,
+            error::{RecvError, TryRecvError},
+        },
     },
-    time::{Instant, MissedTickBehavior, interval},
+    time::{Instant, MissedTickBehavior, interval, sleep},
 };
 
 use crate::{CommitEvent, Engine};
@@ -68,13 +73,122 @@ impl Nodes {
 }
 
 /// Follows the other nodes and tells them what happens here, until it is dropped.
-pub(crate) async fn follow_forever(engine: &Engine) {
+pub(crate) async fn follow_forever(engine: &Arc<Engine>) {
     let Some(signals) = engine.nodes.0.get() else {
         return;
     };
+    let todo = Todo::default();
+    tokio::join!(
+        listen_forever(engine, signals, &todo),
+        catch_up_forever(engine, &todo.catch_up),
+        refresh_forever(engine, &todo)
+    );
+}
+
+/// What signals ask for and takes longer than hearing them.
+#[derive(Default)]
+struct Todo {
+    /// Connections may have missed commits of other nodes.
+    catch_up: Notify,
+    refresh: Notify,
+    /// Whose scopes are to be resolved again.
+    refreshes: Mutex<Refreshes>,
+}
+
+#[derive(Default)]
+struct Refreshes {
+    /// In each partition whose, or everybody's.
+    asked: BTreeMap<PartitionId, Option<BTreeSet<ActorId>>>,
+    /// A request may have been lost: everybody's in every partition.
+    all: bool,
+}
+
+impl Todo {
+    fn refresh(&self, partition: PartitionId, actor: Option<ActorId>) {
+        let mut refreshes = self.refreshes.lock();
+        if refreshes.asked.len() >= REFRESHES_MAX {
+            refreshes.all = true;
+        } else {
+            let whose = refreshes.asked.entry(partition);
+            let whose = whose.or_insert_with(|| Some(BTreeSet::new()));
+            match (actor, &mut *whose) {
+                (Some(actor), Some(actors)) if actors.len() < REFRESHES_MAX => {
+                    actors.insert(actor);
+                }
+                _ => *whose = None,
+            }
+        }
+        drop(refreshes);
+        self.refresh.notify_one();
+    }
+
+    fn refresh_all(&self) {
+        self.refreshes.lock().all = true;
+        self.refresh.notify_one();
+    }
+
+    fn take_refreshes(&self, engine: &Engine) -> Vec<(PartitionId, Option<ActorId>)> {
+        let refreshes = std::mem::take(&mut *self.refreshes.lock());
+        if refreshes.all {
+            let rooms = engine.rooms().into_iter();
+            return rooms.map(|partition| (partition, None)).collect();
+        }
+        let asked = refreshes.asked.into_iter();
+        asked
+            .flat_map(|(partition, actors)| {
+                let whose = match actors {
+                    None => vec![None],
+                    Some(actors) => actors.into_iter().map(Some).collect(),
+                };
+                whose
+                    .into_iter()
+                    .map(move |actor| (partition.clone(), actor))
+            })
+            .collect()
+    }
+}
+
+/// Partitions, and actors of one, that wait to be refreshed; more are everybody.
+const REFRESHES_MAX: usize = 1_024;
+
+/// How long after a failure it is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Delivers what connections missed, when something may be missing.
+async fn catch_up_forever(engine: &Arc<Engine>, wanted: &Notify) {
+    loop {
+        wanted.notified().await;
+        if let Err(error) = engine.catch_up_all().await {
+            tracing::warn!(%error, "commits of other nodes could not be read; trying again");
+            sleep(RETRY).await;
+            wanted.notify_one();
+        }
+    }
+}
+
+/// Resolves scopes again. A request does not wait for those before it: from its first moment on
+/// nothing is sent that may not be allowed any more.
+async fn refresh_forever(engine: &Arc<Engine>, todo: &Todo) {
+    let mut running = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            () = todo.refresh.notified(), if running.len() < REFRESHES_MAX => {
+                running.extend(todo.take_refreshes(engine).into_iter().map(
+                    |(partition, actor)| {
+                        let engine = Arc::clone(engine);
+                        async move { engine.refresh_here(&partition, actor.as_ref()).await }
+                    },
+                ));
+            }
+            Some(()) = running.next() => {}
+        }
+    }
+}
+
+async fn listen_forever(engine: &Engine, signals: &Arc<dyn Signals>, todo: &Todo) {
     let mut events = signals.subscribe();
     let mut commits = engine.follow_commits();
-    let mut follower = Follower::new(engine);
+    let mut follower = Follower::new(engine, signals, todo);
     let mut beats = interval(BEAT);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut looks = interval(LOOK_AGAIN);
@@ -128,6 +242,8 @@ fn announce(
 
 struct Follower<'a> {
     engine: &'a Engine,
+    signals: &'a Arc<dyn Signals>,
+    todo: &'a Todo,
     roster: Roster,
     since: Instant,
     is_told: bool,
@@ -136,9 +252,11 @@ struct Follower<'a> {
 }
 
 impl<'a> Follower<'a> {
-    fn new(engine: &'a Engine) -> Self {
+    fn new(engine: &'a Engine, signals: &'a Arc<dyn Signals>, todo: &'a Todo) -> Self {
         Self {
             engine,
+            signals,
+            todo,
             roster: Roster::new(SILENCE_MS),
             since: Instant::now(),
             is_told: true,
@@ -162,6 +280,11 @@ impl<'a> Follower<'a> {
                 self.asks = true;
                 let now_ms = self.now_ms();
                 self.roster.excuse(now_ms);
+                // Who left meanwhile is not told again; whoever is there is asked for.
+                for node in self.roster.nodes() {
+                    self.engine.node_lost(node.as_str());
+                }
+                self.todo.refresh_all();
                 self.look_again();
             }
             SignalEvent::Received { from, signal } => self.receive(&from, signal),
@@ -172,19 +295,34 @@ impl<'a> Follower<'a> {
         let now_ms = self.now_ms();
         self.roster.hear(from, now_ms);
         match signal {
-            Signal::Commits { partition, up_to } => commits(self.engine, &partition, up_to),
+            Signal::Commits { partition, up_to } => {
+                self.engine.commits_elsewhere(&partition, up_to);
+            }
             Signal::Registry { partition } => {
                 self.engine.partitions.forget(&partition);
+                self.todo.catch_up.notify_one();
             }
             Signal::Anything => {
                 self.asks = true;
+                self.engine.node_lost(from.as_str());
+                self.todo.refresh_all();
                 self.look_again();
             }
             Signal::Gone => {
                 self.roster.remove(from);
+                self.engine.node_lost(from.as_str());
             }
-            // Nobody is present, and no scopes are kept, without the realtime channel.
-            Signal::Presence { .. } | Signal::RefreshScopes { .. } | Signal::Alive { .. } => {}
+            Signal::Presence { partition, bytes } => {
+                self.engine
+                    .presence_elsewhere(from.as_str(), &partition, &bytes);
+            }
+            Signal::RefreshScopes { partition, actor } => self.todo.refresh(partition, actor),
+            Signal::Alive { asks: true } => {
+                for (partition, bytes) in self.engine.presence_here() {
+                    self.signals.publish(Signal::Presence { partition, bytes });
+                }
+            }
+            Signal::Alive { asks: false } => {}
         }
     }
 
@@ -194,6 +332,7 @@ impl<'a> Follower<'a> {
             let now_ms = self.now_ms();
             for node in self.roster.take_lost(now_ms) {
                 tracing::info!(%node, "another node is gone");
+                self.engine.node_lost(node.as_str());
                 // It may have made a commit and not said so any more.
                 self.look_again();
             }
@@ -203,17 +342,14 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Forgets what is known of partitions: it is read again when it is asked for.
+    /// Forgets what is known of partitions: it is read again when it is asked for, and at once
+    /// where somebody is connected.
     fn look_again(&self) {
         if self.is_told {
             self.engine.partitions.forget_all();
         }
+        self.todo.catch_up.notify_one();
     }
-}
-
-/// Commits of another node, up to this place, are durable.
-fn commits(engine: &Engine, partition: &PartitionId, up_to: CommitSeq) {
-    engine.partitions.advance_head(partition, up_to);
 }
 
 #[cfg(test)]

@@ -356,6 +356,7 @@ mod tests {
         let older = changed(1, |document| {
             document["tables"][0]["columns"][1]["name"] = json!("team");
             document["tables"][0]["scopes"] = json!(["team:{team}"]);
+            document["tables"][1]["references"] = json!([]);
         });
         check_refused(older, "column `team`");
         let older = changed(1, |document| {
@@ -364,7 +365,7 @@ mod tests {
         });
         check_refused(older, "scope patterns");
         let older = changed(1, |document| {
-            document["tables"][1]["references"][0]["onDelete"] = json!("cascade");
+            document["tables"][1]["references"][0]["onDelete"] = json!("CASCADE");
         });
         check_refused(older, "references");
         let older = changed(1, |document| {

@@ -125,7 +125,7 @@ async fn a_signal_that_was_lost_is_made_up_for() {
     // Written past the engine: nobody says so.
     a.server.commit(&[note("n1", "t1", "")]).await;
     assert_eq!(b.pull(0).await, 0);
-    tokio::time::sleep(LOOK_AGAIN + Duration::from_millis(1)).await;
+    sleep(LOOK_AGAIN + Duration::from_millis(1)).await;
     assert_eq!(b.pull(0).await, 1);
 }
 
@@ -133,11 +133,11 @@ async fn a_signal_that_was_lost_is_made_up_for() {
 async fn a_node_that_died_before_it_said_what_it_had_committed_is_made_up_for() {
     let (_network, a, b) = two().await;
     // Heard once more, so that its silence counts from here.
-    tokio::time::sleep(BEAT + Duration::from_millis(1)).await;
+    sleep(BEAT + Duration::from_millis(1)).await;
     a.upkeep.abort();
     a.server.commit(&[note("n1", "t1", "")]).await;
     assert_eq!(b.pull(0).await, 0);
-    tokio::time::sleep(4 * BEAT).await;
+    sleep(4 * BEAT).await;
     assert_eq!(b.pull(0).await, 1);
 }
 
@@ -244,10 +244,10 @@ async fn a_job_of_another_node_is_left_to_it() {
         a.commit(&[note(id, "t1", "")]).await;
     }
     let upkeep = tokio::spawn(Arc::clone(&a.engine).run_maintenance());
-    tokio::time::sleep(Duration::from_secs(301)).await;
+    sleep(Duration::from_secs(301)).await;
     assert_eq!(a.horizon(partition().as_str()).await, 0);
     a.store.jobs_taken.store(false, Ordering::SeqCst);
-    tokio::time::sleep(Duration::from_secs(301)).await;
+    sleep(Duration::from_secs(301)).await;
     assert_eq!(a.horizon(partition().as_str()).await, 2);
     upkeep.abort();
 }

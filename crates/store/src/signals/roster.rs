@@ -71,6 +71,11 @@ impl Roster {
         }
     }
 
+    /// The other nodes that are there.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeId> {
+        self.heard_at_ms.keys()
+    }
+
     /// How many other nodes are there.
     pub fn len(&self) -> usize {
         self.heard_at_ms.len()

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidewater_model::{LogEpoch, PartitionId};
+use tidewater_store::signals::{MemoryNetwork, NodeId};
 
 use super::*;
 use crate::testing::{note, seq};
@@ -193,4 +194,116 @@ async fn words_that_cannot_be_read_are_ignored() {
         engine.presence_elsewhere("there", &PartitionId::new("p9"), notice);
     }
     assert!(engine.hub.rooms().is_empty());
+}
+
+/// A node that follows the others.
+struct Node {
+    world: World,
+    upkeep: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.upkeep.abort();
+    }
+}
+
+impl Node {
+    fn run(server: TestServer, network: &MemoryNetwork, name: &str) -> Self {
+        let engine = &server.engine;
+        engine.join_nodes(network.join(name));
+        let upkeep = tokio::spawn(Arc::clone(engine).run_maintenance());
+        let pushes = AtomicU64::new(0);
+        let world = World { server, pushes };
+        Self { world, upkeep }
+    }
+
+    async fn heard(&self, session: &mut Session) -> Vec<String> {
+        // Whatever can be done now is done, on every node.
+        for _ in 0..64 {
+            tokio::task::yield_now().await;
+        }
+        self.world.heard(session).await
+    }
+}
+
+async fn two_nodes() -> (MemoryNetwork, Node, Node) {
+    let network = MemoryNetwork::new();
+    let a = TestServer::start().await;
+    let b = a.beside(EngineConfig::default()).await;
+    let (a, b) = (Node::run(a, &network, "a"), Node::run(b, &network, "b"));
+    for _ in 0..64 {
+        tokio::task::yield_now().await;
+    }
+    (network, a, b)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_on_one_node_is_a_delta_on_the_other() {
+    let (_network, a, b) = two_nodes().await;
+    let mut ann = b.world.ready("ann/c1", &["t1"]).await;
+    a.world.write("n1", "t1").await;
+    a.world.write("n2", "t2").await;
+    World::check(&b.heard(&mut ann).await, &["delta 1 s+n1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_missed_while_nothing_was_heard_is_delivered_afterwards() {
+    let (network, a, b) = two_nodes().await;
+    let mut ann = b.world.ready("ann/c1", &["t1"]).await;
+    network.cut(&NodeId::new("b"));
+    a.world.write("n1", "t1").await;
+    World::check(&b.heard(&mut ann).await, &[]);
+    network.heal(&NodeId::new("b"));
+    let heard = b.heard(&mut ann).await;
+    // Its scopes may have been changed meanwhile: they are asked for, and it has to pull.
+    let woken = |text: &String| text.starts_with("wake 1 ");
+    assert!(
+        heard.iter().any(woken) || heard == ["delta 1 s+n1"],
+        "{heard:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn presence_is_known_on_every_node_and_ends_with_a_good_bye() {
+    let (_network, a, b) = two_nodes().await;
+    let mut ann = b.world.ready("ann/c1", &["t1"]).await;
+    let mut bob = a.world.ready("bob/c2", &["t1"]).await;
+    publish(&mut bob, r#"{"n":1}"#);
+    let joins = r#"bob/c2 joins team:t1 {"n":1}"#;
+    World::check(&b.heard(&mut ann).await, &[joins]);
+    a.world.server.engine.close().await.unwrap();
+    World::check(&b.heard(&mut ann).await, &["bob/c2 leaves team:t1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_left_while_nothing_was_heard_is_not_there_afterwards() {
+    let (network, a, b) = two_nodes().await;
+    let mut ann = b.world.ready("ann/c1", &["t1"]).await;
+    let mut bob = a.world.ready("bob/c2", &["t1"]).await;
+    let mut eve = a.world.ready("eve/c3", &["t1"]).await;
+    publish(&mut bob, "{}");
+    publish(&mut eve, "{}");
+    b.heard(&mut ann).await;
+    network.cut(&NodeId::new("b"));
+    drop(bob);
+    a.heard(&mut eve).await;
+    network.heal(&NodeId::new("b"));
+    tokio::time::sleep(std::time::Duration::from_secs(6)).await;
+    b.heard(&mut ann).await;
+    assert_eq!(b.world.server.engine.realtime_stats().presence_documents, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permission_that_is_taken_away_on_one_node_is_gone_on_every_node() {
+    let (_network, a, b) = two_nodes().await;
+    let mut ann = b.world.ready("ann/c1", &["t1"]).await;
+    b.world.server.resolver.switch(Grants::Fails);
+    let engine = &a.world.server.engine;
+    engine.refresh_scopes(&partition(), None).await;
+    b.heard(&mut ann).await;
+    a.world.write_again("n1", "t1").await;
+    let heard = b.heard(&mut ann).await;
+    let is_delta = |text: &String| text.starts_with("delta");
+    assert!(!heard.iter().any(is_delta), "{heard:?}");
 }

@@ -8,7 +8,7 @@ use super::{
         Draft, Item, NOTES, NOW_MS, actor, all_rows, client, epoch, page, partition, push_key, seq,
         team_one, touch, whole_log, window,
     },
-    support::{at_every_moment, cancel, ready, serves, write},
+    support::{at_every_moment, begin, cancel, ready, serves, write},
 };
 use crate::{
     ActivityBatch, ClientKey, ClientRecord, PartitionRecord, PartitionTouch, Store, StoredResult,
@@ -226,28 +226,25 @@ pub(super) async fn rotation_keeps_rows_log_and_outcomes(database: &dyn Database
 
 pub(super) async fn rotation_is_done_or_not_done(database: &dyn Database) {
     let store = ready(database).await;
-    let mut round = 1;
+    let mut attempt = 0;
     at_every_moment(async |moment| {
-        let before = format!("e{round}");
-        round += 1;
-        let after = format!("e{round}");
-        put_client(&*store, "p", &before).await;
+        // Of its own: what was dropped may still be done later.
+        attempt += 1;
+        let name = format!("rotated{attempt}");
+        touch(&*store, &name).await;
+        put_client(&*store, &name, "e1").await;
         let rotation = async {
-            let (partition, epoch) = (partition("p"), epoch(&after));
+            let (partition, epoch) = (partition(&name), epoch("e2"));
             store.rotate_epoch(&partition, &epoch, NOW_MS).await
         };
         let ended = cancel(moment, rotation).await.is_some();
-        serves(&*store, "p").await;
-        let rotated = find(&*store, "p").await.unwrap().log_epoch == epoch(&after);
-        assert_eq!(rotated, !has_client(&*store, "p").await, "at once");
+        serves(&*store, &name).await;
+        // Under the lock it is not done between the two looks.
+        let (txn, _) = begin(&*store, &name).await;
+        let rotated = find(&*store, &name).await.unwrap().log_epoch == epoch("e2");
+        assert_eq!(rotated, !has_client(&*store, &name).await, "at once");
+        drop(txn);
         assert!(rotated || !ended);
-        if !rotated {
-            let (partition, epoch) = (partition("p"), epoch(&after));
-            store
-                .rotate_epoch(&partition, &epoch, NOW_MS)
-                .await
-                .unwrap();
-        }
         ended
     })
     .await;

@@ -26,6 +26,9 @@ pub(crate) enum RoundError {
     /// The response ended with an ERROR frame.
     #[error("ERROR frame {0}")]
     Frame(String),
+    /// The server has the subscription start over, with this code.
+    #[error("subscription is reset {0}")]
+    Reset(String),
     /// The response is well formed and breaks the protocol, or this run's assumptions.
     #[error("{0}")]
     Unexpected(String),
@@ -45,6 +48,7 @@ impl RoundError {
             | Self::Status { .. }
             | Self::Decode(_)
             | Self::Frame(_)
+            | Self::Reset(_)
             | Self::Unexpected(_) => self.to_string(),
         }
     }

@@ -124,6 +124,9 @@ pub struct Checked {
     pub acknowledged: u64,
     /// Of those, found in the log with the rows they wrote.
     pub found: u64,
+    /// Of those, further back than the server gives the log out: it has a client that far behind
+    /// start over.
+    pub out_of_reach: u64,
     /// Commits in the log whose acknowledgement was lost on the way.
     pub unacknowledged: u64,
     /// Commits pushed again to see their stored result.

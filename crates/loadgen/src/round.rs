@@ -8,7 +8,7 @@ use bytes::Bytes;
 use bytestring::ByteString;
 use tidewater_wire::{
     CommitFrame, PushResult, Response, ResponseFrame, ResponseHeader, SegmentRef, SubEnd, SubStart,
-    WireVersion,
+    SubStatus, WireVersion,
 };
 
 use crate::error::RoundError;
@@ -103,14 +103,14 @@ impl Round {
         if section.start.id != subscription {
             return Err(RoundError::unexpected("section names another subscription"));
         }
-        if section.start.status != tidewater_wire::SubStatus::Active {
-            return Err(RoundError::unexpected(format!(
-                "subscription is {} {}",
-                section.start.status.name(),
-                section.start.reason_code
-            )));
+        let code = &section.start.reason_code;
+        match section.start.status {
+            SubStatus::Active => Ok(section),
+            SubStatus::Reset => Err(RoundError::Reset(code.to_string())),
+            SubStatus::Revoked => Err(RoundError::Unexpected(format!(
+                "subscription is revoked {code}"
+            ))),
         }
-        Ok(section)
     }
 }
 

@@ -41,10 +41,11 @@ impl Display for RunReport {
         let checked = &self.checked;
         writeln!(
             f,
-            "  checked             {} of {} acknowledged commits, {} more in the log, \
-             {} replayed, {} rows",
+            "  checked             {} of {} acknowledged commits, {} out of reach, {} more in the \
+             log, {} replayed, {} rows",
             checked.found,
             checked.acknowledged,
+            checked.out_of_reach,
             checked.unacknowledged,
             checked.replayed,
             checked.rows

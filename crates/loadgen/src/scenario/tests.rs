@@ -70,6 +70,22 @@ fn every_count_is_exact() {
     assert!(report.checked.replayed >= 45);
 }
 
+#[test]
+fn commits_that_the_server_does_not_give_out_any_more_are_no_fault_and_not_found() {
+    let push = "push --count 600 --clients 3";
+    let report = run_against(Fault::Resets { behind: 200 }, push);
+    assert!(report.is_ok(), "{report}");
+    let checked = &report.checked;
+    assert!(checked.found >= 100, "{report}");
+    assert_eq!(checked.found + checked.out_of_reach, checked.acknowledged);
+    // One that gives out nothing at all cannot be checked.
+    check_fault(
+        Fault::Resets { behind: 0 },
+        push,
+        &[ProblemKind::Unfinished],
+    );
+}
+
 #[track_caller]
 fn check_fault(fault: Fault, command: &str, expected: &[ProblemKind]) {
     let report = run_against(fault, command);

@@ -38,6 +38,10 @@ pub(super) enum Fault {
     SwapsSegments,
     /// Answers 429 for a while.
     Refuses,
+    /// Has a client start over that is some commits behind, which is its right.
+    Resets {
+        behind: i64,
+    },
 }
 
 #[derive(Debug)]
@@ -203,14 +207,29 @@ impl FakeServer {
 
     fn pull(&mut self, pull: &Pull, subscription: &Subscription, out: &mut Vec<ResponseFrame>) {
         let bootstrap = subscription.cursor < 0;
+        let behind = self.head - subscription.cursor;
+        let reset = match self.fault {
+            Fault::Resets { behind: most } => !bootstrap && behind >= most,
+            _ => false,
+        };
+        let (status, reason_code) = if reset {
+            (SubStatus::Reset, "sync.cursor_expired".into())
+        } else {
+            (SubStatus::Active, ByteString::new())
+        };
         out.push(ResponseFrame::SubStart(SubStart {
             id: subscription.id.clone(),
-            status: SubStatus::Active,
-            reason_code: ByteString::new(),
+            status,
+            reason_code,
             effective_scopes: subscription.scopes.clone(),
             bootstrap,
         }));
-        let end = if bootstrap {
+        let end = if reset {
+            SubEnd {
+                next_cursor: -1,
+                bootstrap_state: None,
+            }
+        } else if bootstrap {
             self.bootstrap(pull, subscription, out)
         } else {
             self.incremental(subscription, out)

@@ -21,12 +21,13 @@ use crate::{
 
 const DURING: &str = "load rows";
 
+/// The least that is not before it, as in `statements`.
 const TOMBSTONES: &str = "SELECT q.place, t.commit_seq, t.scopes::text \
     FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY \
     AS q (partition, tbl, row_id, place) \
-    JOIN sync_tombstones t ON t.partition = q.partition AND t.tbl = q.tbl \
-    AND t.row_id = q.row_id \
-    WHERE t.commit_seq > coalesce((SELECT horizon_seq FROM sync_partitions p \
+    CROSS JOIN LATERAL (SELECT * FROM sync_tombstones s WHERE s.partition = q.partition \
+    AND s.tbl = q.tbl AND s.row_id >= q.row_id ORDER BY s.row_id LIMIT 1) t \
+    WHERE t.row_id = q.row_id AND t.commit_seq > coalesce((SELECT horizon_seq FROM sync_partitions p \
     WHERE p.partition = q.partition), 0)";
 
 const RESULTS: &str = "SELECT q.place, r.result::text \

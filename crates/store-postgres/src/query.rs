@@ -40,7 +40,8 @@ pub(crate) async fn query(
         query.rows_max
     );
     let before = format!(
-        "SAVEPOINT asked; SET LOCAL transaction_read_only = on; SET LOCAL statement_timeout = {}",
+        "SAVEPOINT asked; SET LOCAL transaction_read_only = on; SET LOCAL enable_seqscan = on; \
+         SET LOCAL enable_sort = on; SET LOCAL statement_timeout = {}",
         milliseconds(timeout)
     );
     let mut params = vec![Param::text(query.partition.as_str())];

@@ -1,6 +1,10 @@
 //! Statements about one app table, built when its schema comes into force.
 //!
 //! An app table is named by the schema and so by people: every name is quoted.
+//!
+//! One row of many is asked for as the least that is not before it: only the primary key has
+//! that order. Where statistics are old, PostgreSQL could otherwise take an index that knows no
+//! more than the partition, for every row anew (`link` tells it not to sort).
 
 use std::fmt::Write;
 
@@ -72,12 +76,14 @@ impl TableSql {
                  t._sync_column_versions \
                  FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS q (partition, row_id, place) \
                  CROSS JOIN LATERAL (SELECT * FROM {name} r WHERE r._sync_partition = q.partition \
-                 AND r._sync_row_id = q.row_id LIMIT 1) t"
+                 AND r._sync_row_id >= q.row_id ORDER BY r._sync_row_id LIMIT 1) t \
+                 WHERE t._sync_row_id = q.row_id"
             ),
             scopes: format!(
                 "SELECT t._sync_row_id, t._sync_scopes::text FROM unnest($2::text[]) AS q (row_id) \
                  CROSS JOIN LATERAL (SELECT * FROM {name} r WHERE r._sync_partition = $1 \
-                 AND r._sync_row_id = q.row_id LIMIT 1) t"
+                 AND r._sync_row_id >= q.row_id ORDER BY r._sync_row_id LIMIT 1) t \
+                 WHERE t._sync_row_id = q.row_id"
             ),
             put: put(table, &name, typed),
             remove: format!(
@@ -187,7 +193,8 @@ fn scan(name: &str) -> String {
          sum(coalesce(octet_length(t._sync_payload), 0)) OVER (ORDER BY i.row_id) \
          - coalesce(octet_length(t._sync_payload), 0) AS before \
          FROM ids i LEFT JOIN LATERAL (SELECT * FROM {name} r WHERE r._sync_partition = $1 \
-         AND r._sync_row_id = i.row_id LIMIT 1) t ON true) \
+         AND r._sync_row_id >= i.row_id ORDER BY r._sync_row_id LIMIT 1) t \
+         ON t._sync_row_id = i.row_id) \
          SELECT row_id, _sync_server_version, _sync_scopes::text, _sync_payload, total, \
          (SELECT through FROM known) IS NULL AND (SELECT count(*) FROM ids) < $6 \
          FROM found WHERE before <= $8 ORDER BY row_id"

@@ -20,7 +20,10 @@ const DURING: &str = "verify the database";
 pub(crate) async fn verify(link: &mut Link, layout: &Layout) -> Result<Vec<String>, StoreError> {
     let beginning = [
         link.begin(Mode::Read),
-        Step::command("SET LOCAL statement_timeout = 0"),
+        Step::command(
+            "SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = on; \
+             SET LOCAL enable_sort = on",
+        ),
     ];
     link.fly(&beginning, DURING).await?.rows(DURING)?;
     let mut faults = Vec::new();

@@ -246,6 +246,8 @@ impl<'a> Fill<'a> {
 /// Partition, table, variable, values; after and through; most commits, most of a value; the
 /// change to go on after; most changes, most bytes before the last.
 ///
+/// Orders that seem to say nothing choose the index, as in `statements`.
+///
 /// A value with as many commits as are looked at hides its later ones, and so places after the
 /// last of such a value are left for the next chunk.
 const CHUNK: &str = "WITH entries AS MATERIALIZED (\
@@ -263,14 +265,15 @@ const CHUNK: &str = "WITH entries AS MATERIALIZED (\
     count(*) OVER () AS total, row_number() OVER w AS nth, \
     sum(coalesce(octet_length(h.payload), 0)) OVER w - coalesce(octet_length(h.payload), 0) \
     AS before FROM places p LEFT JOIN LATERAL (SELECT * FROM sync_changes r WHERE r.partition = $1 \
-    AND r.commit_seq = p.commit_seq AND r.tbl = $2 OFFSET 0) h ON true \
+    AND r.commit_seq = p.commit_seq AND r.tbl = $2 ORDER BY r.idx OFFSET 0) h ON true \
     WHERE p.commit_seq > $9 OR h.idx > $10 WINDOW w AS (ORDER BY p.commit_seq, h.idx)) \
     SELECT f.commit_seq, c.created_at_ms, c.actor_id, f.row_id, f.row_version, f.scopes::text, \
     f.payload, f.idx, f.total, \
     (SELECT through FROM known) IS NULL AND (SELECT count(*) FROM places) < $7, \
     (SELECT max(commit_seq) FROM places) \
-    FROM found f JOIN sync_commits c ON c.partition = $1 AND c.commit_seq = f.commit_seq \
-    WHERE f.nth <= $11 AND f.before <= $12 ORDER BY f.commit_seq, f.idx";
+    FROM found f CROSS JOIN LATERAL (SELECT * FROM sync_commits m WHERE m.partition = $1 \
+    AND m.commit_seq >= f.commit_seq ORDER BY m.commit_seq LIMIT 1) c \
+    WHERE c.commit_seq = f.commit_seq AND f.nth <= $11 AND f.before <= $12 ORDER BY f.commit_seq, f.idx";
 
 /// Commits looked at in a chunk.
 const COMMITS_MAX: usize = 256;

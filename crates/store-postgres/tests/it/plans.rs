@@ -6,7 +6,7 @@
 use tidewater_store::{
     LoadRequest, Store,
     conformance::fixtures::{
-        Draft, Item, NOTES, all_rows, lock, page, team_one, whole_log, window,
+        Draft, Item, NOTES, all_rows, lock, page, push_key, team_one, whole_log, window,
     },
 };
 
@@ -39,18 +39,16 @@ async fn an_index_answers_what_clients_ask() {
     database.run("ANALYZE");
     let scans = || {
         let counts = "SELECT relname || ' ' || seq_scan FROM pg_stat_user_tables ORDER BY relname";
-        // Counted when a transaction has ended and its connection says so.
-        database.run("SELECT pg_stat_force_next_flush()");
         database.texts(counts)
     };
     store.close();
+    drop(store);
+    let before = settled(&database, &scans).await;
     // A new store: its connections plan with what is known now.
     let store = database.ready().await;
     for _ in 0..8 {
         page(&store, all_rows("p", NOTES, team_one())).await;
     }
-    drop(scans());
-    let before = settled(&database, &scans).await;
     // Often enough for plans that do not look at values.
     for round in 0..8 {
         let mut scan = all_rows("p", NOTES, team_one());
@@ -80,10 +78,72 @@ async fn an_index_answers_what_clients_ask() {
     }
 }
 
-/// The counts, once no connection of the store has any to report.
-async fn settled(database: &TestDatabase, scans: &dyn Fn() -> Vec<String>) -> Vec<String> {
-    while database.open_transactions() > 0 {
+/// The counts, once every connection of the store is gone and has reported its own.
+async fn settled(database: &TestDatabase, counts: &dyn Fn() -> Vec<String>) -> Vec<String> {
+    const OTHERS: &str = "SELECT count(*) FROM pg_stat_activity \
+        WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    while database.number(OTHERS) > 0 {
         tokio::task::yield_now().await;
     }
-    scans()
+    counts()
+}
+
+#[tokio::test]
+async fn what_is_asked_for_is_fetched_once_also_where_statistics_are_old() {
+    const COMMITS: u64 = 300;
+    let database = TestDatabase::new();
+    let store = database.ready().await;
+    let notes = || (1..=COMMITS).map(|number| Item::note(&format!("n{number}")));
+    for (number, item) in (1..).zip(notes()) {
+        write(&store, [Draft::new("p", number).insert(&item)]).await;
+        if number == 1 {
+            let tables = "SELECT format('ALTER TABLE %I SET (autovacuum_enabled = false)', relname) \
+                FROM pg_stat_user_tables";
+            for statement in database.texts(tables) {
+                database.run(&statement);
+            }
+            database.run("ANALYZE");
+        }
+    }
+    store.close();
+    drop(store);
+    let fetched = || {
+        let counts = "SELECT relname || ' ' || (seq_tup_read + idx_tup_fetch) \
+            FROM pg_stat_user_tables ORDER BY relname";
+        database.texts(counts)
+    };
+    let before = settled(&database, &fetched).await;
+    let store = database.ready().await;
+    let log = window(&store, whole_log("p", NOTES, team_one())).await;
+    let rows = page(&store, all_rows("p", NOTES, team_one())).await;
+    let wanted = LoadRequest {
+        rows: notes().map(|item| item.key("p")).collect(),
+        push_results: (1..=COMMITS)
+            .map(|number| push_key("p", "c1", &format!("m{number}")))
+            .collect(),
+        ..lock(&["p"])
+    };
+    let (txn, loaded) = store.begin_write(wanted).await.unwrap();
+    drop(txn);
+    let asked = usize::try_from(COMMITS).unwrap();
+    let loaded = loaded.rows.iter().flatten().count();
+    assert_eq!([log.seqs().len(), rows.rows.len(), loaded], [asked; 3]);
+    for (place, fill) in [
+        (COMMITS + 1, Draft::delete as fn(Draft, &Item) -> Draft),
+        (COMMITS + 2, Draft::insert),
+    ] {
+        let draft = notes().fold(Draft::new("p", place), |draft, item| fill(draft, &item));
+        write(&store, [draft]).await;
+    }
+    store.close();
+    drop(store);
+    let after = settled(&database, &fetched).await;
+    let count = |text: &str| text.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
+    for (before, after) in before.iter().zip(&after) {
+        let fetched = count(after) - count(before);
+        assert!(
+            fetched <= 3 * COMMITS,
+            "{after}, of them {fetched} for {COMMITS} commits"
+        );
+    }
 }

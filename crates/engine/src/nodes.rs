@@ -317,6 +317,7 @@ impl<'a> Follower<'a> {
                     .presence_elsewhere(from.as_str(), &partition, &bytes);
             }
             Signal::RefreshScopes { partition, actor } => self.todo.refresh(partition, actor),
+            Signal::Wake { partition, reason } => self.engine.wake_here(&partition, reason),
             Signal::Alive { asks: true } => {
                 for (partition, bytes) in self.engine.presence_here() {
                     self.signals.publish(Signal::Presence { partition, bytes });

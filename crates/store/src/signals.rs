@@ -22,6 +22,7 @@ use std::{fmt, sync::Arc};
 use async_trait::async_trait;
 use bytes::Bytes;
 use tidewater_model::{ActorId, CommitSeq, PartitionId};
+use tidewater_wire::control::WakeReason;
 
 pub use self::{
     codec::{SIGNAL_BYTES_MAX, decode, encode},
@@ -82,6 +83,13 @@ pub enum Signal {
         partition: PartitionId,
         /// Whose; `None` is everybody's.
         actor: Option<ActorId>,
+    },
+    /// The host wants every connected client to pull (§8.3).
+    Wake {
+        /// Where.
+        partition: PartitionId,
+        /// What the clients are told.
+        reason: WakeReason,
     },
     /// Anything may have changed: the sender cannot say what.
     Anything,

@@ -52,8 +52,17 @@ impl Engine {
         rooms.iter().map(|room| room.partition.clone()).collect()
     }
 
-    /// Tells every connected client of the partition to pull (§8.3).
+    /// Tells every connected client of the partition to pull (§8.3), on every node.
     pub fn wake(&self, partition: &PartitionId, reason: WakeReason) {
+        self.nodes.tell(Signal::Wake {
+            partition: partition.clone(),
+            reason,
+        });
+        self.wake_here(partition, reason);
+    }
+
+    /// Does so for the connections of this process.
+    pub(crate) fn wake_here(&self, partition: &PartitionId, reason: WakeReason) {
         if let Some(room) = self.hub.find(partition) {
             let now_ms = self.hub.now_ms();
             self.hub.with(&room, |room| room.wake_all(reason, now_ms));

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
 use tidewater_model::{ActorId, CommitSeq, PartitionId};
+use tidewater_wire::control::WakeReason;
 
 use super::{NodeId, Signal};
 
@@ -33,6 +34,9 @@ struct Text<'a> {
     /// Bytes.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     b: Option<Cow<'a, str>>,
+    /// The reason.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    r: Option<Cow<'a, str>>,
 }
 
 #[derive(Clone, Copy, Deserialize, Serialize)]
@@ -42,6 +46,7 @@ enum Kind {
     Registry,
     Presence,
     RefreshScopes,
+    Wake,
     Anything,
     Alive,
     Asks,
@@ -57,6 +62,7 @@ pub fn encode(from: &NodeId, signal: &Signal) -> Option<String> {
         s: None,
         a: None,
         b: None,
+        r: None,
     };
     match signal {
         Signal::Commits { partition, up_to } => {
@@ -77,6 +83,11 @@ pub fn encode(from: &NodeId, signal: &Signal) -> Option<String> {
             text.k = Kind::RefreshScopes;
             text.p = Some(partition.as_str().into());
             text.a = actor.as_ref().map(|actor| actor.as_str().into());
+        }
+        Signal::Wake { partition, reason } => {
+            text.k = Kind::Wake;
+            text.p = Some(partition.as_str().into());
+            text.r = Some(reason.as_str().into());
         }
         Signal::Anything => {}
         Signal::Alive { asks: true } => text.k = Kind::Asks,
@@ -109,6 +120,12 @@ pub fn decode(text: &str) -> Option<(NodeId, Signal)> {
         Kind::RefreshScopes => Signal::RefreshScopes {
             partition: partition()?,
             actor: text.a.as_deref().map(ActorId::new),
+        },
+        Kind::Wake => Signal::Wake {
+            partition: partition()?,
+            reason: WakeReason::ALL
+                .into_iter()
+                .find(|reason| Some(reason.as_str()) == text.r.as_deref())?,
         },
         Kind::Anything => Signal::Anything,
         Kind::Alive => Signal::Alive { asks: false },
@@ -163,10 +180,17 @@ mod tests {
         );
         check(
             &Signal::RefreshScopes {
-                partition,
+                partition: partition.clone(),
                 actor: None,
             },
             &format!(r#"{{"k":"refresh-scopes","n":"n1",{p}}}"#),
+        );
+        check(
+            &Signal::Wake {
+                partition,
+                reason: WakeReason::CatchupRequired,
+            },
+            &format!(r#"{{"k":"wake","n":"n1",{p},"r":"catchup-required"}}"#),
         );
         check(&Signal::Anything, r#"{"k":"anything","n":"n1"}"#);
         check(&Signal::Alive { asks: true }, r#"{"k":"asks","n":"n1"}"#);
@@ -184,6 +208,7 @@ mod tests {
             r#"{"k":"commits","n":"n1","p":"p","s":-1}"#,
             r#"{"k":"commits","n":"n1","p":"p","s":9007199254740992}"#,
             r#"{"k":"presence","n":"n1","p":"p","b":"?"}"#,
+            r#"{"k":"wake","n":"n1","p":"p","r":"of another version"}"#,
             r#"{"k":"of another version","n":"n1"}"#,
             r#"{"k":"alive"}"#,
             "cGFydGl0aW9u:7",

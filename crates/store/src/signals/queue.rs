@@ -95,9 +95,9 @@ fn weight(event: &SignalEvent) -> usize {
     };
     EVENT_BYTES
         + match signal {
-            Signal::Commits { partition, .. } | Signal::Registry { partition } => {
-                partition.as_str().len()
-            }
+            Signal::Commits { partition, .. }
+            | Signal::Registry { partition }
+            | Signal::Wake { partition, .. } => partition.as_str().len(),
             Signal::Presence { partition, bytes } => partition.as_str().len() + bytes.len(),
             Signal::RefreshScopes { partition, actor } => {
                 let actor = actor.as_ref().map_or("", |actor| actor.as_str());

@@ -307,3 +307,15 @@ async fn a_permission_that_is_taken_away_on_one_node_is_gone_on_every_node() {
     let is_delta = |text: &String| text.starts_with("delta");
     assert!(!heard.iter().any(is_delta), "{heard:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn clients_of_every_node_are_woken() {
+    let (_network, a, b) = two_nodes().await;
+    let mut ann = a.world.ready("ann/c1", &["t1"]).await;
+    let mut bob = b.world.ready("bob/c2", &["t1"]).await;
+    let engine = &a.world.server.engine;
+    engine.wake(&partition(), WakeReason::CatchupRequired);
+    for (node, session) in [(&a, &mut ann), (&b, &mut bob)] {
+        World::check(&node.heard(session).await, &["wake 0 catchup-required"]);
+    }
+}

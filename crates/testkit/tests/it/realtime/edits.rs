@@ -1,6 +1,7 @@
 //! Edits between connected devices (§8.2, §8.3), across absences, refreshes and restarts.
 
 use serde_json::json;
+use syncular_client::WindowBase;
 use tidewater_testkit::{StoreKind, scopes};
 
 use super::party::{Party, subscribe};
@@ -10,6 +11,7 @@ on_each_database!(
     an_edit_of_one_device_is_on_the_other_without_a_round,
     edits_made_offline_arrive_when_the_device_is_back,
     a_new_window_takes_effect_without_a_new_connection,
+    a_window_that_moves_brings_edits_of_what_is_in_it_and_no_others,
     a_scope_that_was_taken_away_brings_nothing_more,
     everybody_comes_back_after_a_restart,
     a_commit_that_is_too_large_for_a_delta_arrives_anyway,
@@ -81,6 +83,49 @@ fn a_new_window_takes_effect_without_a_new_connection(kind: StoreKind) {
     assert_eq!(party.devices[bob].rounds, rounds);
     assert_eq!(party.devices[bob].losses, losses);
     party.until_converged(&world);
+}
+
+fn a_window_that_moves_brings_edits_of_what_is_in_it_and_no_others(kind: StoreKind) {
+    let world = World::of_notes(kind);
+    let all = ["t1", "t2", "t3"];
+    for actor in ["alice", "bob"] {
+        world.allow(actor, scopes([("team_id", &all)]));
+    }
+    let mut party = Party::new(&world);
+    let alice = party.join(&world.url, "alice", "a", &all);
+    for (id, team) in [("n1", "t1"), ("n2", "t2"), ("n3", "t3")] {
+        party.devices[alice].put(id, team, "before");
+    }
+    party.until("alice is done", |devices| devices[alice].is_idle());
+    let bob = party.join(&world.url, "bob", "b", &[]);
+    let base = WindowBase {
+        table: "notes".to_owned(),
+        variable: "team_id".to_owned(),
+        fixed_scopes: Vec::new(),
+        params: None,
+    };
+    let windows: [&[&str]; 4] = [&["t1", "t2"], &["t2", "t3"], &["t3"], &all];
+    for (turn, window) in windows.into_iter().enumerate() {
+        let units: Vec<_> = window.iter().map(|&unit| unit.to_owned()).collect();
+        party.devices[bob].client.set_window(&base, &units).unwrap();
+        party.devices[bob].ask();
+        party.until("bob has all of the window", |devices| {
+            devices[bob].is_idle() && devices[bob].client.window_state(&base).pending.is_empty()
+        });
+        let (deltas, rounds) = (party.devices[bob].deltas, party.devices[bob].rounds);
+        let title = format!("turn {turn}");
+        for (id, team) in [("n1", "t1"), ("n2", "t2"), ("n3", "t3")] {
+            party.devices[alice].put(id, team, &title);
+        }
+        party.until("bob sees the edits in the window", |devices| {
+            let seen = ["n1", "n2", "n3"].map(|id| devices[bob].title(id));
+            let wanted = all.map(|team| window.contains(&team).then(|| title.clone()));
+            devices[alice].is_idle() && seen == wanted
+        });
+        let bob = &party.devices[bob];
+        assert_eq!(bob.deltas, deltas + window.len());
+        assert_eq!((bob.rounds, bob.losses), (rounds, 0));
+    }
 }
 
 fn a_scope_that_was_taken_away_brings_nothing_more(kind: StoreKind) {

@@ -56,6 +56,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "engine",
             "store-sqlite",
             "store-postgres",
+            "signals-nats",
             "pgtest",
             "store",
             "objects-sqlite",

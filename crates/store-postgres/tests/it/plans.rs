@@ -128,13 +128,14 @@ async fn what_is_asked_for_is_fetched_once_also_where_statistics_are_old() {
     let asked = usize::try_from(COMMITS).unwrap();
     let loaded = loaded.rows.iter().flatten().count();
     assert_eq!([log.seqs().len(), rows.rows.len(), loaded], [asked; 3]);
-    for (place, fill) in [
-        (COMMITS + 1, Draft::delete as fn(Draft, &Item) -> Draft),
-        (COMMITS + 2, Draft::insert),
-    ] {
-        let draft = notes().fold(Draft::new("p", place), |draft, item| fill(draft, &item));
-        write(&store, [draft]).await;
-    }
+    let delete = notes().fold(Draft::new("p", COMMITS + 1), |draft, item| {
+        draft.delete(&item)
+    });
+    write(&store, [delete]).await;
+    let insert = notes().fold(Draft::new("p", COMMITS + 2), |draft, item| {
+        draft.insert(&item)
+    });
+    write(&store, [insert]).await;
     store.close();
     drop(store);
     let after = settled(&database, &fetched).await;

@@ -1,13 +1,16 @@
 //! One node of a cluster on a PostgreSQL database: the engine, its upkeep and its signals behind
 //! the real server, for tests that kill it.
 //!
-//! Serves the schema `notes`; the bearer token is the actor's name, and everybody is in team t1.
+//! Serves the schema `notes`; the bearer token is the actor's name, and everybody is in team t1
+//! whom the file of teams does not put elsewhere. The operator's token is `admin`.
 //! Rows travel inside responses, so that nodes need no bucket. Prints its port, alone on one
 //! line, and serves until standard input closes. Never shipped.
 
 use std::{
+    collections::BTreeMap,
     io::{Read, Write},
     net::Ipv4Addr,
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -21,7 +24,8 @@ use tidewater_engine::{
 };
 use tidewater_model::{AllowedScopes, PartitionId};
 use tidewater_objects::MemorySegments;
-use tidewater_server::{Server, ServerConfig};
+use tidewater_server::{Secret, Server, ServerConfig};
+use tidewater_signals_nats::NatsConfig;
 use tidewater_store_postgres::{PostgresConfig, PostgresStore};
 use tidewater_testkit::{NameIsToken, schema::notes, scopes};
 use tokio::{net::TcpListener, sync::oneshot};
@@ -35,15 +39,30 @@ struct Options {
     /// The port to listen on; 0 takes a free one.
     #[arg(long, default_value_t = 0)]
     port: u16,
+    /// A JSON file of the teams that actors are in, looked at whenever it matters.
+    #[arg(long)]
+    teams: Option<PathBuf>,
+    /// The NATS server by which nodes hear of one another; absent, it is the database.
+    #[arg(long)]
+    nats: Option<String>,
 }
 
-/// Everybody is in team t1.
-struct OneTeam;
+struct Teams(Option<PathBuf>);
 
 #[async_trait]
-impl ScopeResolver for OneTeam {
-    async fn resolve(&self, _: ResolveRequest<'_>) -> Result<AllowedScopes, ResolveError> {
-        Ok(AllowedScopes::from_lists(scopes([("team_id", &["t1"])])))
+impl ScopeResolver for Teams {
+    async fn resolve(&self, request: ResolveRequest<'_>) -> Result<AllowedScopes, ResolveError> {
+        let mut teams = match &self.0 {
+            Some(file) => tokio::fs::read(file).await.ok(),
+            None => None,
+        }
+        .and_then(|text| serde_json::from_slice::<BTreeMap<String, Vec<String>>>(&text).ok())
+        .unwrap_or_default();
+        let teams = teams
+            .remove(request.identity.actor.as_str())
+            .unwrap_or_else(|| vec!["t1".to_owned()]);
+        let teams: Vec<&str> = teams.iter().map(String::as_str).collect();
+        Ok(AllowedScopes::from_lists(scopes([("team_id", &teams)])))
     }
 }
 
@@ -62,13 +81,16 @@ async fn main() -> Result<()> {
     config.connections_max = 4;
     config.keepalive = Duration::from_millis(500);
     let store = PostgresStore::new(config)?;
-    let signals = store.signals()?;
+    let signals = match &options.nats {
+        Some(address) => NatsConfig::from_addresses(address, "nodes")?.open().await?,
+        None => store.signals()?,
+    };
     let engine = Engine::open(EngineParts {
         store: Arc::new(store),
         schema: notes(1).compile()?,
         segments: Arc::new(MemorySegments::new(0, 0)),
         transfers: Transfers::default(),
-        resolver: Arc::new(OneTeam),
+        resolver: Arc::new(Teams(options.teams)),
         clock: Arc::new(SystemClock),
         ids: Arc::new(RandomIds),
         hooks: Hooks::default(),
@@ -82,7 +104,8 @@ async fn main() -> Result<()> {
     .await?;
     engine.join_nodes(signals);
     let authenticator = Arc::new(NameIsToken::new(PartitionId::new("p1")));
-    let server = Arc::new(Server::new(engine, authenticator, ServerConfig::default()));
+    let server = Server::new(engine, authenticator, ServerConfig::default());
+    let server = Arc::new(server.with_admin_token(Secret::new("admin")));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port))
         .await
         .context("listen")?;

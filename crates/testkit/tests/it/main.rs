@@ -19,6 +19,9 @@ mod images;
 mod kill;
 mod lanes;
 mod outbox;
+#[expect(dead_code, reason = "devices move only where there are several nodes")]
+#[path = "../party/mod.rs"]
+mod party;
 mod pruning;
 mod raw;
 mod realtime;

@@ -7,5 +7,4 @@ mod connections;
 mod crowd;
 mod cuts;
 mod edits;
-mod party;
 mod presence;

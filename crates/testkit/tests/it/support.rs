@@ -2,6 +2,8 @@
 
 use std::{cell::Cell, sync::Arc};
 
+use crate::party::Truth;
+pub(crate) use crate::party::{limits, whole_note};
 use serde_json::{Map, Value, json};
 use syncular_client::{
     BlobDownload, BlobUploadGrant, ClientLimits, Mutation, SegmentRequest, SyncClient, SyncOutcome,
@@ -141,11 +143,15 @@ impl World {
     }
 }
 
-/// What the tests' clients ask for: rows, inline or by reference, and no images.
-pub(crate) fn limits() -> ClientLimits {
-    ClientLimits {
-        accept: Some(0b0011),
-        ..ClientLimits::default()
+impl Truth for World {
+    fn schema(&self) -> Value {
+        self.schema.clone()
+    }
+
+    fn notes(&self) -> Vec<(String, i64, Map<String, Value>)> {
+        let rows = self.rows("notes").into_iter();
+        rows.map(|row| (row.row_id, row.version, row.values))
+            .collect()
     }
 }
 
@@ -256,14 +262,6 @@ impl Replica {
 
 pub(crate) fn note(id: &str, team: &str, title: &str) -> Map<String, Value> {
     object(json!({ "id": id, "team_id": team, "title": title, "stars": 1 }))
-}
-
-/// A note with every column, so that it is a row in any wire version.
-pub(crate) fn whole_note(id: &str, team: &str, title: &str) -> Value {
-    json!({
-        "id": id, "team_id": team, "title": title, "stars": 1, "done": null, "meta": null,
-        "body": null,
-    })
 }
 
 pub(crate) fn object(value: Value) -> Map<String, Value> {

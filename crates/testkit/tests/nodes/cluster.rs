@@ -3,15 +3,28 @@
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
+use serde_json::{Map, Value, json};
+use tempfile::NamedTempFile;
 use tidewater_pgtest::{Database, Server};
+use tidewater_testkit::schema::notes;
+
+use crate::{device::Device, nats, party::Truth};
 
 /// A database and the nodes that share it. Everything ends with the test's process at the latest.
 pub(crate) struct Cluster {
     nodes: Vec<Node>,
+    /// What every node is started with.
+    arguments: Vec<String>,
+    _nats: Option<nats::Server>,
+    /// The file that says who is in which teams.
+    teams: NamedTempFile,
     database: Database<'static>,
     server: &'static Server,
 }
@@ -24,14 +37,27 @@ struct Node {
 
 impl Cluster {
     pub(crate) fn start(nodes: usize) -> Self {
+        Self::start_with(nodes, None)
+    }
+
+    /// Nodes that hear of one another over NATS.
+    pub(crate) fn start_with(nodes: usize, nats: Option<nats::Server>) -> Self {
         let server = Server::start().unwrap_or_else(|why| panic!("{why}"));
         // It ends when this process does; a test has one.
         let server: &'static Server = Box::leak(Box::new(server));
         let database = server.database();
-        let url = database.url();
-        let nodes = (0..nodes).map(|_| Node::start(&url)).collect();
+        let mut arguments = vec!["--database".to_owned(), database.url()];
+        let teams = NamedTempFile::new().unwrap();
+        arguments.extend(["--teams".to_owned(), teams.path().display().to_string()]);
+        if let Some(nats) = &nats {
+            arguments.extend(["--nats".to_owned(), nats.address()]);
+        }
+        let nodes = (0..nodes).map(|_| Node::start(&arguments));
         Self {
-            nodes,
+            nodes: nodes.collect(),
+            arguments,
+            _nats: nats,
+            teams,
             database,
             server,
         }
@@ -49,6 +75,19 @@ impl Cluster {
         &self.database
     }
 
+    /// Puts actors in teams; the others are in t1. Nodes see it when they next have to know.
+    pub(crate) fn put_in_teams(&self, teams: &Value) {
+        std::fs::write(self.teams.path(), teams.to_string()).unwrap();
+    }
+
+    /// Has an operator tell a node to look at an actor's scopes again.
+    pub(crate) fn refresh_scopes(&self, node: usize, actor: &str) {
+        let url = format!("{}/admin/refresh-scopes", self.url(node));
+        let wish = json!({ "partition": "p1", "actorId": actor }).to_string();
+        let asked = ureq::post(&url).header("authorization", "Bearer admin");
+        asked.send(wish).unwrap();
+    }
+
     /// Kills a node, which cannot do anything about it.
     pub(crate) fn kill(&self, node: usize) {
         let process = self.nodes[node].process.lock().unwrap().take();
@@ -60,7 +99,7 @@ impl Cluster {
     /// Starts a node again, where it was.
     pub(crate) fn restart(&self, node: usize) {
         let node = &self.nodes[node];
-        let (process, _) = spawn(&self.database.url(), node.port);
+        let (process, _) = spawn(&self.arguments, node.port);
         *node.process.lock().unwrap() = Some(process);
     }
 
@@ -98,9 +137,28 @@ impl Cluster {
 /// How long anything may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 
+impl Truth for Cluster {
+    fn schema(&self) -> Value {
+        notes(1).json()
+    }
+
+    /// What a new device is given by the first node.
+    fn notes(&self) -> Vec<(String, i64, Map<String, Value>)> {
+        static JUDGES: AtomicU64 = AtomicU64::new(0);
+        let number = JUDGES.fetch_add(1, Ordering::Relaxed);
+        let mut judge = Device::new(self, &format!("judge-{number}"));
+        // The first round is for the epoch of the log.
+        let is_answered = judge.round(0) && judge.round(0);
+        assert!(is_answered, "the first node does not answer");
+        let rows = judge.client.read_rows("notes").unwrap().into_iter();
+        rows.map(|row| (row.row_id, row.version, row.values))
+            .collect()
+    }
+}
+
 impl Node {
-    fn start(database: &str) -> Self {
-        let (process, port) = spawn(database, 0);
+    fn start(arguments: &[String]) -> Self {
+        let (process, port) = spawn(arguments, 0);
         Self {
             port,
             process: Mutex::new(Some(process)),
@@ -118,9 +176,10 @@ impl Drop for Node {
 }
 
 /// Starts a node and returns it with its port.
-fn spawn(database: &str, port: u16) -> (Child, u16) {
+fn spawn(arguments: &[String], port: u16) -> (Child, u16) {
     let mut process = Command::new(env!("CARGO_BIN_EXE_testnode"))
-        .args(["--database", database, "--port", &port.to_string()])
+        .args(arguments)
+        .args(["--port", &port.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

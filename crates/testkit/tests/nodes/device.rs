@@ -1,13 +1,16 @@
 //! The published client, with a connection to every node.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use syncular_client::{
-    ClientLimits, Mutation, SegmentRequest, SyncClient, SyncOutcome, Transport, TransportError,
+    Mutation, SegmentRequest, SyncClient, SyncOutcome, Transport, TransportError,
     native_transport::HostTransport,
 };
 use tidewater_testkit::schema::notes;
 
-use crate::cluster::Cluster;
+use crate::{
+    cluster::Cluster,
+    party::{limits, whole_note},
+};
 
 /// A replica of team t1's notes.
 pub(crate) struct Device {
@@ -17,11 +20,8 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn new(cluster: &Cluster, name: &str) -> Self {
-        let limits = ClientLimits {
-            accept: Some(0b0011),
-            ..ClientLimits::default()
-        };
-        let client = SyncClient::new(format!("client-{name}"), &notes(1).json(), limits);
+        let schema = notes(1).json();
+        let client = SyncClient::new(format!("client-{name}"), &schema, limits());
         let mut client = client.unwrap();
         let scopes = vec![("team_id".to_owned(), vec!["t1".to_owned()])];
         let scopes = scopes.into_iter().collect();
@@ -46,9 +46,10 @@ impl Device {
 
     /// Writes a note, on the device.
     pub(crate) fn put(&mut self, id: &str, title: &str) -> String {
+        let note = whole_note(id, "t1", title);
         let mutation = Mutation::Upsert {
             table: "notes".to_owned(),
-            values: note(id, title),
+            values: note.as_object().cloned().expect("it is one"),
             base_version: None,
         };
         self.client.mutate(vec![mutation]).unwrap()
@@ -85,14 +86,6 @@ impl Device {
     pub(crate) fn has(&self, id: &str) -> bool {
         self.titles().iter().any(|(row_id, ..)| row_id == id)
     }
-}
-
-fn note(id: &str, title: &str) -> Map<String, Value> {
-    let note = json!({
-        "id": id, "team_id": "t1", "title": title, "stars": 1, "done": null, "meta": null,
-        "body": null,
-    });
-    note.as_object().cloned().expect("it is one")
 }
 
 /// A connection that sends and does not hear the answer.

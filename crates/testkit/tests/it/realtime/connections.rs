@@ -11,9 +11,10 @@ use tidewater_wire::{
     control::{PresenceChange, ServerControl, WakeReason, WakeUp},
 };
 
-use super::{channel::Channel, party::Party};
+use super::channel::Channel;
 use crate::{
     control::{call, check},
+    party::Party,
     raw::Raw,
     support::World,
 };

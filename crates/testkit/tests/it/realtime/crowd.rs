@@ -22,8 +22,8 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-use super::{channel::Channel, party::Party};
-use crate::{raw::Raw, support::World};
+use super::channel::Channel;
+use crate::{party::Party, raw::Raw, support::World};
 
 on_each_database!(
     sockets_that_nobody_reads_hold_little_and_are_cut_off,

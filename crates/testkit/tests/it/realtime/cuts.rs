@@ -2,8 +2,8 @@
 
 use tidewater_testkit::{Dice, StoreKind};
 
-use super::{cable::Cable, party::Party};
-use crate::support::World;
+use super::cable::Cable;
+use crate::{party::Party, support::World};
 
 on_each_database!(whoever_is_cut_off_and_when_everything_converges);
 

@@ -4,8 +4,10 @@ use serde_json::json;
 use syncular_client::WindowBase;
 use tidewater_testkit::{StoreKind, scopes};
 
-use super::party::{Party, subscribe};
-use crate::support::World;
+use crate::{
+    party::{Party, subscribe},
+    support::World,
+};
 
 on_each_database!(
     an_edit_of_one_device_is_on_the_other_without_a_round,

@@ -3,8 +3,7 @@
 use serde_json::json;
 use tidewater_testkit::StoreKind;
 
-use super::party::Party;
-use crate::support::World;
+use crate::{party::Party, support::World};
 
 on_each_database!(
     presence_is_seen_while_it_lasts,

@@ -1,4 +1,5 @@
-//! Devices that are connected, and a test that waits for what must become of them.
+//! Devices that are connected, and a test that waits for what must become of them: for the tests
+//! with one server and for those with several nodes.
 //!
 //! A device does what a host of the client does: it hands on what its socket brought, syncs when
 //! the client wants to, and connects again when the connection was lost. A test waits for a
@@ -12,18 +13,41 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use syncular_client::{
-    RealtimeState, SyncClient, SyncOutcome,
+    ClientLimits, RealtimeState, SyncClient, SyncOutcome,
     native_transport::{HostTransport, Inbound},
 };
-
-use crate::support::{World, limits, note};
 
 /// Far more than anything takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A device that could not connect tries again after this, woken or not.
 const RETRY: Duration = Duration::from_millis(20);
+
+/// What the devices must come to agree with.
+pub(crate) trait Truth {
+    /// Its schema, as clients are given it.
+    fn schema(&self) -> Value;
+
+    /// The notes there are by id, with their versions and columns.
+    fn notes(&self) -> Vec<(String, i64, Map<String, Value>)>;
+}
+
+/// What the tests' clients ask for: rows, inline or by reference, and no images.
+pub(crate) fn limits() -> ClientLimits {
+    ClientLimits {
+        accept: Some(0b0011),
+        ..ClientLimits::default()
+    }
+}
+
+/// A note with every column, so that it is a row in any wire version.
+pub(crate) fn whole_note(id: &str, team: &str, title: &str) -> Value {
+    json!({
+        "id": id, "team_id": team, "title": title, "stars": 1, "done": null, "meta": null,
+        "body": null,
+    })
+}
 
 /// Devices of one test.
 pub(crate) struct Party {
@@ -37,6 +61,7 @@ pub(crate) struct Party {
 pub(crate) struct Device {
     pub(crate) client: SyncClient,
     pub(crate) transport: HostTransport,
+    actor: String,
     /// Whether it wants to be connected.
     pub(crate) is_online: bool,
     /// Deltas that came, and rounds that were needed beside them.
@@ -50,11 +75,11 @@ pub(crate) struct Device {
 }
 
 impl Party {
-    pub(crate) fn new(world: &World) -> Self {
+    pub(crate) fn new(truth: &impl Truth) -> Self {
         let (wake, woken) = sync_channel(1);
         Self {
             devices: Vec::new(),
-            schema: world.schema.clone(),
+            schema: truth.schema(),
             wake,
             woken,
         }
@@ -82,17 +107,10 @@ impl Party {
         if !teams.is_empty() {
             subscribe(&mut client, "s1", teams);
         }
-        let authorization = format!("Bearer {actor}");
-        let config = json!({ "baseUrl": url, "headers": { "authorization": authorization } });
-        let wake = self.wake.clone();
-        let notify = Arc::new(move || {
-            // Full means that it is known already.
-            let _ = wake.try_send(());
-        });
-        let transport = HostTransport::from_config_with_notify(&config, Some(notify)).unwrap();
         self.devices.push(Device {
             client,
-            transport,
+            transport: self.transport(url, actor),
+            actor: actor.to_owned(),
             is_online: false,
             deltas: 0,
             rounds: 0,
@@ -101,6 +119,30 @@ impl Party {
             is_asked: false,
         });
         self.devices.len() - 1
+    }
+
+    fn transport(&self, url: &str, actor: &str) -> HostTransport {
+        let config = json!({
+            "baseUrl": url,
+            "headers": { "authorization": format!("Bearer {actor}") },
+            // A server may stand still without being dead.
+            "requestTimeoutMs": 5_000,
+        });
+        let wake = self.wake.clone();
+        let notify = Arc::new(move || {
+            // Full means that it is known already.
+            let _ = wake.try_send(());
+        });
+        HostTransport::from_config_with_notify(&config, Some(notify)).unwrap()
+    }
+
+    /// Has a device connect to another address from now on.
+    pub(crate) fn move_to(&mut self, number: usize, url: &str) {
+        let transport = self.transport(url, &self.devices[number].actor);
+        let device = &mut self.devices[number];
+        device.go_offline();
+        device.transport = transport;
+        device.is_online = true;
     }
 
     /// Lets the devices do what they do until this holds.
@@ -124,19 +166,13 @@ impl Party {
 
     /// Waits until every device holds what the server holds, and wants nothing more.
     #[track_caller]
-    pub(crate) fn until_converged(&mut self, world: &World) {
+    pub(crate) fn until_converged(&mut self, truth: &impl Truth) {
         self.until("everybody holds what the server holds", |devices| {
-            let rows = world.rows("notes");
-            let there: Vec<_> = rows
-                .iter()
-                .map(|row| (&*row.row_id, row.version, &row.values))
-                .collect();
+            let there = truth.notes();
             devices.iter().all(|device| {
-                let rows = device.client.read_rows("notes").unwrap();
-                let here = rows
-                    .iter()
-                    .map(|row| (&*row.row_id, row.version, &row.values));
-                device.is_idle() && here.eq(there.iter().copied())
+                let rows = device.client.read_rows("notes").unwrap().into_iter();
+                let here = rows.map(|row| (row.row_id, row.version, row.values));
+                device.is_idle() && here.eq(there.iter().cloned())
             })
         });
     }
@@ -207,7 +243,7 @@ impl Device {
     pub(crate) fn put(&mut self, id: &str, team: &str, title: &str) {
         let mutation = syncular_client::Mutation::Upsert {
             table: "notes".to_owned(),
-            values: note(id, team, title),
+            values: whole_note(id, team, title).as_object().cloned().unwrap(),
             base_version: None,
         };
         self.client.mutate(vec![mutation]).unwrap();

@@ -3,7 +3,7 @@
 //! Names, columns, keys and indexes are those of the reference (§2.4), so that either server
 //! finds what the other wrote. We add `sync_row_scopes_by_row` where an older one lacks it, the
 //! scopes of a tombstone with an index by place, `sync_reactions_by_status`,
-//! `sync_client_failures` and `sync_restore_guard`, and the columns of `sync_writer_fence` and
+//! `sync_client_failures`, `sync_row_rewrites` and `sync_restore_guard`, and the columns of `sync_writer_fence` and
 //! `sync_backfill_checkpoints`, which the reference names only (docs/adr/0009).
 //!
 //! Texts are compared byte by byte. In databases of the reference they are compared as the
@@ -225,6 +225,18 @@ pub(crate) const TABLES: &[Table] = &[
             "CREATE INDEX sync_backfill_checkpoints_pending ON sync_backfill_checkpoints \
              (name) WHERE state <> 'activated'",
         )],
+    },
+    Table {
+        name: "sync_row_rewrites",
+        create: "CREATE TABLE sync_row_rewrites (\
+            tbl TEXT PRIMARY KEY, \
+            stored_columns INTEGER NOT NULL, columns INTEGER NOT NULL, \
+            in_log BOOLEAN NOT NULL, \
+            partition TEXT NOT NULL, row_id TEXT NOT NULL, \
+            commit_seq BIGINT NOT NULL, idx INTEGER NOT NULL, \
+            done BIGINT NOT NULL)",
+        added: &[],
+        indexes: &[],
     },
     Table {
         name: RESTORE_GUARD,

@@ -188,7 +188,8 @@ impl Link {
             Mode::Write => format!("BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; {settings}"),
             Mode::Migrate => "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; \
                 SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; \
-                SET LOCAL idle_in_transaction_session_timeout = 0"
+                SET LOCAL idle_in_transaction_session_timeout = 0; \
+                SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off"
                 .to_owned(),
         };
         if mode != Mode::Read && self.shared.asks_durability.load(Ordering::Relaxed) {

@@ -3,11 +3,13 @@
 //! What is to be done is a list of steps, made by comparing the schema with the stored layouts
 //! and with the database's own catalogue. An empty list writes nothing. Otherwise all of it runs
 //! in one transaction, planned again inside it under a lock that every node takes: of two that
-//! start at once, the second finds nothing left to do.
+//! start at once, the second finds nothing left to do; but for rows that get columns, which follow
+//! in bounded pieces (`rewrites`).
 //!
 //! Databases of the reference get what they lack even at an equal version, because none of that
 //! changes what is stored: column versions, scopes of tombstones, indexes, the bytewise order.
 
+mod rewrites;
 mod steps;
 
 use std::sync::Arc;
@@ -33,7 +35,9 @@ use crate::{
 const DURING: &str = "prepare the database";
 
 /// Held by whoever migrates, until its transaction ends.
-const LOCK: &str = "SELECT pg_advisory_xact_lock(7594812630491)";
+fn lock() -> params::Step<'static> {
+    params::Step::once("SELECT pg_advisory_xact_lock(7594812630491)", Vec::new())
+}
 
 /// A database that is ready.
 pub(crate) struct Prepared {
@@ -44,17 +48,14 @@ pub(crate) struct Prepared {
 
 /// Brings the database to a schema.
 pub(crate) async fn prepare(link: &mut Link, schema: &Arc<Schema>) -> Result<Prepared, StoreError> {
-    if !plan(link, schema).await?.is_empty() {
-        let beginning = [
-            link.begin(Mode::Migrate),
-            params::Step::once(LOCK, Vec::new()),
-        ];
-        link.fly(&beginning, DURING).await?.rows(DURING)?;
-        for step in plan_now(link, schema).await? {
-            tracing::info!(%step, "migrating");
-            step.run(link).await?;
+    let steps = plan(link, schema).await?;
+    if !steps.is_empty() {
+        // What an earlier start left comes first: the plan is made for rows of one layout.
+        if steps.iter().any(|step| matches!(step, Step::Resume(_))) {
+            rewrites::finish(link, schema).await?;
         }
-        link.commit(Vec::new(), DURING).await?;
+        carry_out(link, schema).await?;
+        rewrites::finish(link, schema).await?;
     }
     begin_snapshot(link).await?;
     let catalog = Catalog::read(link, DURING).await?;
@@ -63,6 +64,18 @@ pub(crate) async fn prepare(link: &mut Link, schema: &Arc<Schema>) -> Result<Pre
         layout: layout(schema, &catalog)?,
         loses_commits: catalog.synchronous_commit == "off",
     })
+}
+
+/// Carries out everything but the rewriting of rows, which it notes.
+async fn carry_out(link: &mut Link, schema: &Arc<Schema>) -> Result<(), StoreError> {
+    let beginning = [link.begin(Mode::Migrate), lock()];
+    link.fly(&beginning, DURING).await?.rows(DURING)?;
+    for step in plan_now(link, schema).await? {
+        tracing::info!(%step, "migrating");
+        step.run(link).await?;
+    }
+    link.commit(Vec::new(), DURING).await?;
+    Ok(())
 }
 
 /// What it would take to bring the database to a schema.
@@ -122,6 +135,10 @@ async fn plan_now(link: &mut Link, schema: &Arc<Schema>) -> Result<Vec<Step>, St
         plan: &plan,
         steps: Vec::new(),
     };
+    if catalog.find("sync_row_rewrites").is_some() {
+        let left = rewrites::pending(link).await?.into_iter();
+        planner.steps.extend(left.map(Step::Resume));
+    }
     if !plan.is_current() && catalog.find("sync_partitions").is_some() {
         // Who writes now has read the gate of the older schema: they finish first.
         planner.sql("LOCK TABLE sync_partitions IN EXCLUSIVE MODE");
@@ -283,6 +300,10 @@ impl Planner<'_> {
             .iter()
             .find(|widened| widened.table.name == table.name);
         match widened {
+            // Typed columns that were there all along are as they were.
+            Some(widened) if missing.iter().all(|at| *at >= widened.stored_columns) => {
+                self.steps.push(Step::Rewrite(widened.clone()));
+            }
             Some(widened) => self.steps.push(Step::Widen {
                 widened: widened.clone(),
                 typed,

@@ -5,8 +5,11 @@
 //! continues from its cursor is served from the log.
 
 use tidewater_schema::{Table, WidenedTable};
-use tidewater_store::{StoreError, StoreErrorKind};
-use tidewater_wire::row::{Column, decode_row, encode_row};
+use tidewater_store::{
+    StoreError,
+    rewrite::{Widening, undecodable},
+};
+use tidewater_wire::row::decode_row;
 use tokio_postgres::types::Type;
 
 use crate::{
@@ -21,7 +24,10 @@ use crate::{
 const DURING: &str = "rewrite stored rows";
 
 /// Rows read at a time.
-const BATCH_ROWS: i64 = 500;
+const BATCH_ROWS: usize = 500;
+
+/// Bytes of payloads before the last row that is read at a time.
+const BATCH_BYTES: i64 = 4 * 1024 * 1024;
 
 /// Appends NULLs to the rows of a table and fills its typed columns.
 pub(crate) async fn widen_rows(
@@ -29,7 +35,7 @@ pub(crate) async fn widen_rows(
     widened: &WidenedTable,
     typed: &[usize],
 ) -> Result<(), StoreError> {
-    let append = |payload: &[u8]| append_nulls(widened, payload);
+    let append = |payload: &[u8]| Widening::of(widened).append_nulls(payload);
     rewrite(link, &widened.table, typed, append).await
 }
 
@@ -48,55 +54,90 @@ async fn rewrite(
     typed: &[usize],
     change: impl Fn(&[u8]) -> Option<Vec<u8>>,
 ) -> Result<(), StoreError> {
-    let name = quoted(&table.name);
-    let select = format!(
-        "SELECT _sync_partition, _sync_row_id, _sync_payload FROM {name} \
-         WHERE (_sync_partition, _sync_row_id) >= ($1, $2) \
-         ORDER BY _sync_partition, _sync_row_id LIMIT $3"
-    );
-    let update = update_sql(table, &name, typed);
     let mut from = (String::new(), String::new());
     loop {
-        let params = vec![
-            Param::text(&from.0),
-            Param::text(&from.1),
-            Param::integer(BATCH_ROWS),
-        ];
-        let steps = [Step::once(select.as_str(), params)];
-        let rows = link.fly(&steps, DURING).await?.rows(DURING)?;
-        drop(steps);
-        let Some(last) = rows[0].last() else {
+        let batch = row_batch(link, &table.name, &from, BATCH_ROWS).await?;
+        let Some((partition, row_id, _)) = batch.last() else {
             return Ok(());
         };
-        let (mut partitions, mut ids, mut payloads) = (Vec::new(), Vec::new(), Vec::new());
-        for row in &rows[0] {
-            partitions.push(get::<&str>(row, 0, DURING)?);
-            ids.push(get::<&str>(row, 1, DURING)?);
-            let payload = change(get(row, 2, DURING)?);
-            payloads.push(payload.ok_or_else(|| undecodable(&table.name))?);
-        }
-        let mut columns = typed::columns(&table.columns, typed);
+        from = (partition.clone(), successor(Some(row_id)));
+        write_rows(link, table, typed, &batch, &change).await?;
+    }
+}
+
+/// A stored row: partition, row id, payload.
+pub(crate) type StoredPayload = (String, String, Vec<u8>);
+
+/// The next rows from a place on, bounded in number and bytes; none at the end.
+pub(crate) async fn row_batch(
+    link: &mut Link,
+    table: &str,
+    from: &(String, String),
+    rows_max: usize,
+) -> Result<Vec<StoredPayload>, StoreError> {
+    let sql = format!(
+        "SELECT p, i, payload FROM (SELECT b.*, sum(octet_length(payload)) OVER (ORDER BY p, i) \
+         - octet_length(payload) AS before FROM (SELECT _sync_partition AS p, _sync_row_id AS i, \
+         _sync_payload AS payload FROM {} WHERE (_sync_partition, _sync_row_id) >= ($1, $2) \
+         ORDER BY _sync_partition, _sync_row_id LIMIT $3) b) f WHERE before <= $4 ORDER BY p, i",
+        quoted(table)
+    );
+    let params = vec![
+        Param::text(&from.0),
+        Param::text(&from.1),
+        Param::count(rows_max.min(BATCH_ROWS)),
+        Param::integer(BATCH_BYTES),
+    ];
+    let steps = [Step::new(sql, params)];
+    let answers = link.fly(&steps, DURING).await?.rows(DURING)?;
+    let rows = answers[0].iter();
+    rows.map(|row| {
+        Ok((
+            get(row, 0, DURING)?,
+            get(row, 1, DURING)?,
+            get(row, 2, DURING)?,
+        ))
+    })
+    .collect()
+}
+
+/// Writes rows as `change` makes them, with typed columns from their payloads.
+pub(crate) async fn write_rows(
+    link: &mut Link,
+    table: &Table,
+    typed: &[usize],
+    batch: &[StoredPayload],
+    change: impl Fn(&[u8]) -> Option<Vec<u8>>,
+) -> Result<(), StoreError> {
+    let (mut partitions, mut ids, mut payloads) = (Vec::new(), Vec::new(), Vec::new());
+    for (partition, id, payload) in batch {
+        partitions.push(partition.as_str());
+        ids.push(id.as_str());
+        let payload = change(payload);
+        payloads.push(payload.ok_or_else(|| undecodable(&table.name, DURING))?);
+    }
+    let mut columns = typed::columns(&table.columns, typed);
+    if !typed.is_empty() {
         for payload in &payloads {
-            let fields =
-                decode_row(&table.columns, payload).map_err(|_| undecodable(&table.name))?;
+            let fields = decode_row(&table.columns, payload)
+                .map_err(|_| undecodable(&table.name, DURING))?;
             for (column, at) in columns.iter_mut().zip(typed) {
                 column.push(fields[*at].as_ref());
             }
         }
-        let mut params = vec![
-            Param::texts(partitions),
-            Param::texts(ids),
-            Param::bytes(payloads.iter().map(|payload| Some(&payload[..])).collect()),
-        ];
-        params.extend(columns.into_iter().map(typed::TypedColumn::into_param));
-        let steps = [Step::once(update.as_str(), params)];
-        link.fly(&steps, DURING).await?.rows(DURING)?;
-        let id: &str = get(last, 1, DURING)?;
-        from = (get(last, 0, DURING)?, successor(Some(id)));
     }
+    let mut params = vec![
+        Param::texts(partitions),
+        Param::texts(ids),
+        Param::bytes(payloads.iter().map(|payload| Some(&payload[..])).collect()),
+    ];
+    params.extend(columns.into_iter().map(typed::TypedColumn::into_param));
+    let steps = [Step::new(update_sql(table, typed), params)];
+    link.fly(&steps, DURING).await?.rows(DURING).map(drop)
 }
 
-fn update_sql(table: &Table, name: &str, typed: &[usize]) -> String {
+fn update_sql(table: &Table, typed: &[usize]) -> String {
+    let name = quoted(&table.name);
     let columns = || typed.iter().enumerate();
     let arrays: String = columns()
         .map(|(index, at)| format!(", ${}::{}[]", index + 4, sent_type(table.columns[*at].kind)))
@@ -117,87 +158,106 @@ fn update_sql(table: &Table, name: &str, typed: &[usize]) -> String {
     )
 }
 
-const LOG: &str = "SELECT partition, commit_seq, idx, payload FROM sync_changes \
+const LOG: &str = "SELECT partition, commit_seq, idx, payload FROM (\
+    SELECT b.*, sum(octet_length(payload)) OVER (ORDER BY partition, commit_seq, idx) \
+    - octet_length(payload) AS before FROM (\
+    SELECT partition, commit_seq, idx, payload FROM sync_changes \
     WHERE (partition, commit_seq, idx) > ($1, $2, $3) AND tbl = $4 AND payload IS NOT NULL \
-    ORDER BY partition, commit_seq, idx LIMIT $5";
+    ORDER BY partition, commit_seq, idx LIMIT $5) b) f WHERE before <= $6 \
+    ORDER BY partition, commit_seq, idx";
 
 const UPDATE_LOG: &str = "UPDATE sync_changes h SET payload = q.payload \
     FROM unnest($1::text[], $2::int8[], $3::int4[], $4::bytea[]) \
     AS q (partition, commit_seq, idx, payload) WHERE h.partition = q.partition \
     AND h.commit_seq = q.commit_seq AND h.idx = q.idx";
 
-/// Appends NULLs to the log's rows of a table.
+/// A change of the log: where it is, and its payload.
+pub(crate) type LogEntry = (String, i64, i32, Vec<u8>);
+
+/// The next changes of a table after a place, bounded in number and bytes; none at the end.
+pub(crate) async fn log_batch(
+    link: &mut Link,
+    table: &str,
+    from: &(String, i64, i32),
+    rows_max: usize,
+) -> Result<Vec<LogEntry>, StoreError> {
+    let params = vec![
+        Param::text(&from.0),
+        Param::integer(from.1),
+        Param::new(from.2, Type::INT4),
+        Param::text(table),
+        Param::count(rows_max.min(BATCH_ROWS)),
+        Param::integer(BATCH_BYTES),
+    ];
+    let steps = [Step::new(LOG, params)];
+    let answers = link.fly(&steps, DURING).await?.rows(DURING)?;
+    let entry = |row| {
+        let place = (
+            get(row, 0, DURING)?,
+            get(row, 1, DURING)?,
+            get(row, 2, DURING)?,
+        );
+        Ok((place.0, place.1, place.2, get(row, 3, DURING)?))
+    };
+    answers[0].iter().map(entry).collect()
+}
+
+/// Appends NULLs to changes of the log. Returns how many were left alone.
 ///
-/// The reference does not, so a log may hold rows of older layouts still. Nobody could read those
-/// before, and they stay as they are until they are pruned.
+/// The reference does not rewrite them, so a log may hold rows of older layouts still. Nobody
+/// could read those before, and they stay as they are until they are pruned.
+pub(crate) async fn write_log(
+    link: &mut Link,
+    widening: Widening<'_>,
+    batch: &[LogEntry],
+) -> Result<u64, StoreError> {
+    let (mut partitions, mut seqs) = (Vec::new(), Vec::new());
+    let (mut indexes, mut payloads) = (Vec::new(), Vec::new());
+    let mut left = 0;
+    for (partition, seq, index, payload) in batch {
+        let Some(payload) = widening.append_nulls(payload) else {
+            left += 1;
+            continue;
+        };
+        partitions.push(partition.as_str());
+        seqs.push(*seq);
+        indexes.push(*index);
+        payloads.push(payload);
+    }
+    let params = vec![
+        Param::texts(partitions),
+        Param::integers(seqs),
+        Param::new(indexes, Type::INT4_ARRAY),
+        Param::bytes(payloads.iter().map(|payload| Some(&payload[..])).collect()),
+    ];
+    let steps = [Step::new(UPDATE_LOG, params)];
+    link.fly(&steps, DURING).await?.rows(DURING)?;
+    Ok(left)
+}
+
+/// Appends NULLs to the log's rows of a table, at once.
 pub(crate) async fn widen_log(link: &mut Link, widened: &WidenedTable) -> Result<(), StoreError> {
-    let mut from = (String::new(), -1_i64, -1_i32);
-    let mut left = 0_u64;
+    let mut from = (String::new(), -1, -1);
+    let mut left = 0;
     loop {
-        let params = vec![
-            Param::text(&from.0),
-            Param::integer(from.1),
-            Param::new(from.2, Type::INT4),
-            Param::text(&widened.table.name),
-            Param::integer(BATCH_ROWS),
-        ];
-        let steps = [Step::once(LOG, params)];
-        let rows = link.fly(&steps, DURING).await?.rows(DURING)?;
-        drop(steps);
-        let Some(last) = rows[0].last() else {
+        let batch = log_batch(link, &widened.table.name, &from, BATCH_ROWS).await?;
+        let Some((partition, seq, index, _)) = batch.last() else {
             break;
         };
-        let (mut partitions, mut seqs) = (Vec::new(), Vec::new());
-        let (mut indexes, mut payloads) = (Vec::new(), Vec::new());
-        for row in &rows[0] {
-            let Some(payload) = append_nulls(widened, get(row, 3, DURING)?) else {
-                left += 1;
-                continue;
-            };
-            partitions.push(get::<&str>(row, 0, DURING)?);
-            seqs.push(get::<i64>(row, 1, DURING)?);
-            indexes.push(get::<i32>(row, 2, DURING)?);
-            payloads.push(payload);
-        }
-        let params = vec![
-            Param::texts(partitions),
-            Param::integers(seqs),
-            Param::new(indexes, Type::INT4_ARRAY),
-            Param::bytes(payloads.iter().map(|payload| Some(&payload[..])).collect()),
-        ];
-        let steps = [Step::once(UPDATE_LOG, params)];
-        link.fly(&steps, DURING).await?.rows(DURING)?;
-        from = (
-            get(last, 0, DURING)?,
-            get(last, 1, DURING)?,
-            get(last, 2, DURING)?,
-        );
+        from = (partition.clone(), *seq, *index);
+        left += write_log(link, Widening::of(widened), &batch).await?;
     }
-    if left > 0 {
-        tracing::warn!(
-            table = %widened.table.name,
-            changes = left,
-            "changes of the log have an older layout than the database says and were left alone"
-        );
-    }
+    report_left(&widened.table.name, left);
     Ok(())
 }
 
-fn append_nulls(widened: &WidenedTable, payload: &[u8]) -> Option<Vec<u8>> {
-    let before: &[Column] = widened.before();
-    let fields = decode_row(before, payload).ok()?;
-    let values: Vec<Option<&[u8]>> = fields
-        .iter()
-        .map(|field| field.as_ref().map(|field| field.encoded))
-        .chain(widened.appended().iter().map(|_| None))
-        .collect();
-    Some(encode_row(&values))
-}
-
-fn undecodable(table: &str) -> StoreError {
-    let mut error = StoreError::new(StoreErrorKind::Corrupt, DURING);
-    error.detail = Some(format!(
-        "a row of table `{table}` is not encoded as the database says: restore a backup"
-    ));
-    error
+/// Says what stays as it is.
+pub(crate) fn report_left(table: &str, changes: u64) {
+    if changes > 0 {
+        tracing::warn!(
+            table,
+            changes,
+            "changes of the log have an older layout than the database says and were left alone"
+        );
+    }
 }

@@ -6,8 +6,11 @@
 
 use rusqlite::{Connection, Result};
 use tidewater_schema::{Table, WidenedTable};
-use tidewater_store::{StoreError, StoreErrorKind};
-use tidewater_wire::row::{Column, decode_row, encode_row};
+use tidewater_store::{
+    StoreError,
+    rewrite::{Widening, undecodable},
+};
+use tidewater_wire::row::decode_row;
 
 use crate::{
     error::failed,
@@ -67,7 +70,7 @@ fn rewrite(
         };
         from = (partition.clone(), successor(Some(row_id)));
         for (partition, row_id, payload) in batch {
-            let payload = change(&payload).ok_or_else(|| undecodable(&table.name))?;
+            let payload = change(&payload).ok_or_else(|| undecodable(&table.name, DURING))?;
             let written = write_row(&mut update, table, typed, &partition, &row_id, &payload);
             written?;
         }
@@ -115,7 +118,8 @@ fn write_row(
     row_id: &str,
     payload: &[u8],
 ) -> std::result::Result<(), StoreError> {
-    let fields = decode_row(&table.columns, payload).map_err(|_| undecodable(&table.name))?;
+    let fields =
+        decode_row(&table.columns, payload).map_err(|_| undecodable(&table.name, DURING))?;
     let write = |update: &mut Query<'_>| -> Result<()> {
         let statement = update.compiled()?;
         statement.raw_bind_parameter(1, partition)?;
@@ -200,44 +204,4 @@ pub(crate) fn log_batch(
         batch.push((row.get(0)?, row.get(1)?, row.get(2)?, payload));
     }
     Ok(batch)
-}
-
-/// How rows of a table get columns.
-#[derive(Clone, Copy)]
-pub(crate) struct Widening<'a> {
-    /// The columns they have.
-    pub(crate) before: &'a [Column],
-    /// How many they get, as NULL.
-    pub(crate) appended: usize,
-}
-
-impl<'a> Widening<'a> {
-    pub(crate) fn of(widened: &'a WidenedTable) -> Self {
-        Self {
-            before: widened.before(),
-            appended: widened.appended().len(),
-        }
-    }
-
-    pub(crate) fn can_read(&self, payload: &[u8]) -> bool {
-        decode_row(self.before, payload).is_ok()
-    }
-
-    pub(crate) fn append_nulls(&self, payload: &[u8]) -> Option<Vec<u8>> {
-        let fields = decode_row(self.before, payload).ok()?;
-        let mut values: Vec<Option<&[u8]>> = fields
-            .iter()
-            .map(|field| field.as_ref().map(|field| field.encoded))
-            .collect();
-        values.resize(self.before.len() + self.appended, None);
-        Some(encode_row(&values))
-    }
-}
-
-pub(crate) fn undecodable(table: &str) -> StoreError {
-    let mut error = StoreError::new(StoreErrorKind::Corrupt, DURING);
-    error.detail = Some(format!(
-        "a row of table `{table}` is not encoded as the database says: restore a backup"
-    ));
-    error
 }

@@ -20,6 +20,7 @@ pub mod json;
 pub mod memory;
 pub mod outcome;
 mod records;
+pub mod rewrite;
 pub mod signals;
 mod store;
 mod stream;

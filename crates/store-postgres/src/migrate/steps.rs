@@ -3,9 +3,9 @@
 use std::{fmt, sync::Arc};
 
 use tidewater_schema::{Table, WidenedTable};
-use tidewater_store::{StorageCode, StoreError};
+use tidewater_store::{StorageCode, StoreError, rewrite::Rewrite};
 
-use super::DURING;
+use super::{DURING, rewrites};
 use crate::{
     error::{class, failure},
     indexes::Wanted,
@@ -22,7 +22,11 @@ pub(crate) enum Step {
     Sql(String),
     /// Drops an app table and all that finds its rows.
     Retire(String),
-    /// Appends columns to stored rows.
+    /// Goes on with what an earlier start began.
+    Resume(Rewrite),
+    /// Appends columns to stored rows, piece by piece.
+    Rewrite(WidenedTable),
+    /// Appends columns to stored rows and fills typed columns from them, at once.
     Widen {
         widened: WidenedTable,
         typed: Vec<usize>,
@@ -57,6 +61,9 @@ impl Step {
         match self {
             Self::Sql(text) => command(link, text).await,
             Self::Retire(table) => retire(link, table).await,
+            // It is done before anything else.
+            Self::Resume(_) => Ok(()),
+            Self::Rewrite(widened) => rewrites::begin(link, widened).await,
             Self::Widen { widened, typed } => {
                 widen_rows(link, widened, typed).await?;
                 widen_log(link, widened).await
@@ -91,6 +98,7 @@ async fn retire(link: &mut Link, table: &str) -> Result<(), StoreError> {
         "sync_tombstones",
         "sync_change_scopes",
         "sync_changes",
+        "sync_row_rewrites",
     ]
     .iter()
     .map(|holder| {
@@ -133,7 +141,8 @@ impl fmt::Display for Step {
         match self {
             Self::Sql(text) => formatter.write_str(text),
             Self::Retire(table) => write!(formatter, "drop table `{table}` with its history"),
-            Self::Widen { widened, .. } => write!(
+            Self::Resume(left) => left.fmt(formatter),
+            Self::Rewrite(widened) | Self::Widen { widened, .. } => write!(
                 formatter,
                 "append {} column(s) to every stored row of table `{}`",
                 widened.appended().len(),

@@ -221,6 +221,119 @@ async fn many_rows_are_rewritten_batch_by_batch() {
     }
 }
 
+/// Version 2: another column in `notes`.
+fn wider() -> Arc<Schema> {
+    version_two(|document| {
+        let column = json!({"name": "extra", "type": "integer", "nullable": true});
+        let columns = document["tables"][0]["columns"].as_array_mut();
+        columns.unwrap().push(column);
+    })
+}
+
+/// Rows and changes that take several pieces, in two partitions.
+const MANY: i64 = 12_000;
+
+async fn stored_many() -> TestDatabase {
+    let database = stored().await;
+    database.run(&format!(
+        "INSERT INTO notes (_sync_partition, _sync_row_id, id, team, owner, \
+         _sync_server_version, _sync_scopes, _sync_payload) \
+         SELECT CASE WHEN n % 3 = 0 THEN 'q' ELSE 'p' END, 'm' || n, 'm' || n, t.team, t.owner, 1, \
+         '{{}}', t._sync_payload FROM generate_series(1, {MANY}) n, \
+         (SELECT * FROM notes WHERE _sync_row_id = 'b') t"
+    ));
+    database.run(&format!(
+        "INSERT INTO sync_changes (partition, tbl, row_id, commit_seq, idx, op, row_version, \
+         scopes, payload) SELECT CASE WHEN n % 3 = 0 THEN 'q' ELSE 'p' END, 'notes', 'm' || n, \
+         n + 1, 0, t.op, 1, '{{}}', t.payload FROM generate_series(1, {MANY}) n, \
+         (SELECT * FROM sync_changes WHERE row_id = 'b') t"
+    ));
+    database
+}
+
+/// How many rows and changes have every column of the schema.
+fn wide_payloads(database: &TestDatabase, schema: &Schema) -> usize {
+    let payloads = database.texts(
+        "SELECT encode(_sync_payload, 'hex') FROM notes \
+         UNION ALL SELECT encode(payload, 'hex') FROM sync_changes WHERE tbl = 'notes'",
+    );
+    let columns = &schema.tables()[0].columns;
+    let is_wide = |text: &&String| {
+        let payload = hex::decode(text).unwrap();
+        decode_row(columns, &payload).is_ok_and(|fields| fields.len() == columns.len())
+    };
+    payloads.iter().filter(is_wide).count()
+}
+
+/// How many there are, with the two notes that were there before.
+fn all_payloads() -> usize {
+    usize::try_from(2 * (MANY + 2)).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rewrite_that_fails_after_any_piece_goes_on_where_it_was() {
+    let (database, newer) = (stored_many().await, wider());
+    // Nobody gets further than a table says.
+    database.run(
+        "CREATE TABLE bounds (most int8); INSERT INTO bounds VALUES (0); \
+         CREATE FUNCTION stop() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         IF NEW.done > (SELECT most FROM bounds) THEN RAISE EXCEPTION 'stopped'; END IF; \
+         RETURN NEW; END $$; \
+         CREATE TRIGGER stop BEFORE UPDATE ON sync_row_rewrites \
+         FOR EACH ROW EXECUTE FUNCTION stop()",
+    );
+    let mut stops = Vec::new();
+    while database.open().prepare(&newer).await.is_err() {
+        let done = database.number("SELECT done FROM sync_row_rewrites");
+        stops.push(done);
+        // One piece more, and no older server in between.
+        database.run(&format!("UPDATE bounds SET most = {done} + 5000"));
+        let error = database.open().prepare(&schema()).await.unwrap_err();
+        let refused = StoreErrorKind::Refused(StorageCode::SchemaNewer);
+        assert_eq!(error.kind, refused);
+        let plan = database.open().plan_migration(&newer).await.unwrap();
+        let step =
+            format!("go on rewriting table `notes`, of which {done} rows and changes are done");
+        assert_eq!(plan, [step]);
+    }
+    assert_eq!(stops, [0, 5_000, 10_000, 12_002, 17_002]);
+    assert_eq!(wide_payloads(&database, &newer), all_payloads());
+    assert!(
+        database
+            .open()
+            .plan_migration(&newer)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_start_at_once_share_a_rewrite() {
+    let (database, newer) = (stored_many().await, wider());
+    let stores = [database.open(), database.open(), database.open()];
+    let [one, two, three] = &stores;
+    let (one, two, three) = tokio::join!(
+        one.prepare(&newer),
+        two.prepare(&newer),
+        three.prepare(&newer)
+    );
+    for prepared in [one, two, three] {
+        prepared.unwrap();
+    }
+    assert_eq!(wide_payloads(&database, &newer), all_payloads());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_cannot_be_read_is_found_before_anything_is_written() {
+    let database = stored().await;
+    database.run("UPDATE notes SET _sync_payload = '\\xff' WHERE _sync_row_id = 'b'");
+    let before = dump(&database);
+    let error = database.open().prepare(&wider()).await.unwrap_err();
+    assert_eq!(error.kind, StoreErrorKind::Corrupt);
+    assert_eq!(dump(&database), before);
+}
+
 /// Version 1 keeps payloads only.
 fn bare_document() -> Json {
     let mut document = schema_document();
@@ -439,11 +552,7 @@ async fn an_upgrade_waits_for_a_writer_of_the_older_schema_and_fences_the_next()
         ..LoadRequest::default()
     };
     let (txn, _) = older.begin_write(wanted).await.unwrap();
-    let newer = version_two(|document| {
-        let column = json!({"name": "extra", "type": "integer", "nullable": true});
-        let columns = document["tables"][0]["columns"].as_array_mut();
-        columns.unwrap().push(column);
-    });
+    let newer = wider();
     let upgraded = Arc::new(database.open());
     let upgrade = {
         let (store, newer) = (Arc::clone(&upgraded), Arc::clone(&newer));

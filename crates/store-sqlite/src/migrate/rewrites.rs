@@ -1,50 +1,23 @@
 //! Rewriting the rows and the log of a table that got columns, in bounded pieces (§9).
 //!
-//! The first transaction of an upgrade changes the tables, moves the marker and notes here what
-//! is to be rewritten. Each piece is a transaction of its own, which also notes how far it came:
-//! one that was interrupted goes on where it was. Nobody serves the database meanwhile: to older
-//! servers it is too new, and this one is ready when nothing is noted any more.
-//!
-//! **Invariant:** what is before the noted place has the new columns and what is behind it has
-//! not, so no row is ever widened twice. Rows that cannot be read are found before anything is
-//! written.
+//! Nobody serves the database meanwhile: to older servers it is too new, and this one is ready
+//! when nothing is noted any more. Rows that cannot be read are found before anything is written.
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
 use tidewater_schema::{Schema, Table, WidenedTable};
-use tidewater_store::StoreError;
+use tidewater_store::{
+    StoreError,
+    rewrite::{PIECE_ROWS, REPORTED_ROWS, Rewrite, Widening, undecodable},
+};
 
 use super::DURING;
 use crate::{
-    error::{corrupt, failed},
-    rewrite::{Widening, log_batch, row_batch, undecodable},
+    error::failed,
+    rewrite::{log_batch, row_batch},
     session::Session,
     statements::{Query, quoted},
     successor,
 };
-
-/// Rows of one transaction: some tens of milliseconds, and little for the log to hold.
-const PIECE_ROWS: usize = 5_000;
-
-/// Rows between two lines in the log.
-const REPORTED_ROWS: i64 = 10_000;
-
-/// What is left to be rewritten of one table.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Rewrite {
-    pub(crate) table: String,
-    /// How many columns rows have before, and after.
-    stored_columns: u32,
-    columns: u32,
-    /// Whether the rows are done, and it is at the log.
-    in_log: bool,
-    /// Where it goes on.
-    partition: String,
-    row_id: String,
-    commit_seq: i64,
-    idx: i64,
-    /// Rows and changes so far.
-    pub(crate) done: i64,
-}
 
 /// What is left to be rewritten, if anything is.
 pub(crate) fn pending(connection: &Connection) -> Result<Vec<Rewrite>, StoreError> {
@@ -87,21 +60,7 @@ fn rewrite(row: &Row<'_>) -> rusqlite::Result<Rewrite> {
 /// Notes what is to be rewritten, if every row of it can be read.
 pub(crate) fn begin(connection: &Connection, widened: &WidenedTable) -> Result<(), StoreError> {
     check(connection, widened)?;
-    put(
-        connection,
-        &Rewrite {
-            table: widened.table.name.clone(),
-            stored_columns: count(widened.stored_columns),
-            columns: count(widened.table.columns.len()),
-            in_log: false,
-            partition: String::new(),
-            row_id: String::new(),
-            commit_seq: -1,
-            idx: -1,
-            done: 0,
-        },
-    )
-    .map_err(failed(DURING))
+    put(connection, &Rewrite::whole(widened)).map_err(failed(DURING))
 }
 
 fn check(connection: &Connection, widened: &WidenedTable) -> Result<(), StoreError> {
@@ -115,14 +74,9 @@ fn check(connection: &Connection, widened: &WidenedTable) -> Result<(), StoreErr
         };
         from = (partition.clone(), successor(Some(row_id)));
         if batch.iter().any(|(_, _, row)| !widening.can_read(row)) {
-            return Err(undecodable(&widened.table.name));
+            return Err(undecodable(&widened.table.name, DURING));
         }
     }
-}
-
-/// A table has a few hundred columns at most.
-fn count(columns: usize) -> u32 {
-    u32::try_from(columns).expect("a table has few columns")
 }
 
 /// Carries out what is noted about tables of the schema.
@@ -153,12 +107,13 @@ pub(crate) fn advance(
     let before = left.clone();
     let advanced = session.transact(DURING, |session| {
         let connection = session.connection;
-        let widening = left.widening(table)?;
+        let widening = left.widening(table, DURING)?;
         let more = if left.in_log {
             log_piece(connection, &widening, left, rows_max).map_err(failed(DURING))?
         } else {
-            let more = row_piece(connection, &widening, left, rows_max)?;
-            left.in_log = !more;
+            if !row_piece(connection, &widening, left, rows_max)? {
+                left.begin_log();
+            }
             true
         };
         if more {
@@ -174,23 +129,6 @@ pub(crate) fn advance(
         *left = before;
     }
     advanced
-}
-
-impl Rewrite {
-    fn widening<'t>(&self, table: &'t Table) -> Result<Widening<'t>, StoreError> {
-        let columns = usize::try_from(self.columns).unwrap_or(usize::MAX);
-        let stored = usize::try_from(self.stored_columns).unwrap_or(usize::MAX);
-        let before = table.columns.get(..stored);
-        match (before, columns.checked_sub(stored)) {
-            (Some(before), Some(appended)) if columns <= table.columns.len() => {
-                Ok(Widening { before, appended })
-            }
-            _ => Err(corrupt(
-                DURING,
-                "what is left to be rewritten makes no sense",
-            )),
-        }
-    }
 }
 
 fn put(connection: &Connection, left: &Rewrite) -> rusqlite::Result<()> {
@@ -249,10 +187,10 @@ fn row_piece(
         };
         (left.partition, left.row_id) = (partition.clone(), successor(Some(row_id)));
         count += batch.len();
-        left.done += i64::try_from(batch.len()).unwrap_or(i64::MAX);
+        left.count(batch.len());
         for (partition, row_id, payload) in batch {
             let payload = widening.append_nulls(&payload);
-            let payload = payload.ok_or_else(|| undecodable(&left.table))?;
+            let payload = payload.ok_or_else(|| undecodable(&left.table, DURING))?;
             update
                 .execute(&[&partition, &row_id, &payload])
                 .map_err(failed(DURING))?;
@@ -275,9 +213,6 @@ fn log_piece(
     let mut update = Query::new(connection, crate::rewrite::UPDATE_LOG);
     let mut count = 0;
     while count < rows_max {
-        if left.commit_seq < 0 {
-            left.partition.clear();
-        }
         let from = (left.partition.clone(), left.commit_seq, left.idx);
         let mut batch = log_batch(&mut select, &from, &left.table)?;
         batch.truncate(rows_max - count);
@@ -286,7 +221,7 @@ fn log_piece(
         };
         (left.partition, left.commit_seq, left.idx) = (partition.clone(), *seq, *idx);
         count += batch.len();
-        left.done += i64::try_from(batch.len()).unwrap_or(i64::MAX);
+        left.count(batch.len());
         for (partition, seq, idx, payload) in batch {
             match widening.append_nulls(&payload) {
                 Some(payload) => drop(update.execute(&[&partition, &seq, &idx, &payload])?),

@@ -4,12 +4,9 @@ use std::{fmt, sync::Arc};
 
 use rusqlite::Connection;
 use tidewater_schema::{Table, WidenedTable};
-use tidewater_store::{StorageCode, StoreError};
+use tidewater_store::{StorageCode, StoreError, rewrite::Rewrite};
 
-use super::{
-    DURING,
-    rewrites::{self, Rewrite},
-};
+use super::{DURING, rewrites};
 use crate::{
     error::{failed, is_violation},
     indexes::Wanted,
@@ -121,11 +118,7 @@ impl fmt::Display for Step {
         match self {
             Self::Sql(text) => formatter.write_str(text),
             Self::Retire(table) => write!(formatter, "drop table `{table}` with its history"),
-            Self::Resume(left) => write!(
-                formatter,
-                "go on rewriting table `{}`, of which {} rows and changes are done",
-                left.table, left.done
-            ),
+            Self::Resume(left) => left.fmt(formatter),
             Self::Rewrite(widened) | Self::Widen { widened, .. } => write!(
                 formatter,
                 "append {} column(s) to every stored row of table `{}`",

@@ -72,6 +72,24 @@ pub(crate) const SCHEMA: &str = r#"{
   ]
 }"#;
 
+/// Version 2: tasks without a rank, and no photos.
+pub(crate) fn older() -> Schema {
+    let mut document: serde_json::Value = serde_json::from_str(SCHEMA).unwrap();
+    document["schemaVersion"] = serde_json::json!(2);
+    let tables = document["tables"].as_array_mut().unwrap();
+    tables.pop();
+    tables[1]["columns"].as_array_mut().unwrap().pop();
+    // The order of tables is no part of the bargain.
+    tables.reverse();
+    Schema::from_json(&document.to_string()).unwrap()
+}
+
+/// Version 3, which serves version 2 beside it.
+pub(crate) fn windowed() -> Schema {
+    let schema = Schema::from_json(SCHEMA).unwrap();
+    schema.with_window(vec![older()]).unwrap()
+}
+
 /// An engine and what it stands on.
 pub(crate) struct TestServer {
     pub(crate) engine: Arc<Engine>,

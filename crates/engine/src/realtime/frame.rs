@@ -77,7 +77,8 @@ pub(crate) struct Section<'a> {
     pub(crate) changes: &'a [usize],
 }
 
-/// Encodes a delta; `None` when it is larger than `bytes_max`.
+/// Encodes a delta; `None` when it is larger than `bytes_max`, or a row cannot be shown in the
+/// version of its client, which a pull says better.
 pub(crate) fn encode(
     schema: &Schema,
     log_epoch: &LogEpoch,
@@ -109,7 +110,9 @@ pub(crate) fn encode(
     put_response_frame(&ResponseFrame::Header(header), version, &mut out)?;
     for section in sections {
         let moved = moved_rows(delivery, section, sections);
-        put_section(schema, version, delivery, section, &moved, &mut out)?;
+        if !put_section(schema, version, delivery, section, &moved, &mut out)? {
+            return Ok(None);
+        }
     }
     put_end(&mut out);
     Ok((out.len() <= bytes_max).then(|| out.freeze()))
@@ -146,6 +149,7 @@ fn moved_rows<'a>(
         .collect()
 }
 
+/// A section, with rows in the columns of its client; whether they can be shown so.
 fn put_section(
     schema: &Schema,
     version: WireVersion,
@@ -153,13 +157,13 @@ fn put_section(
     section: &Section<'_>,
     moved: &BTreeSet<&str>,
     out: &mut BytesMut,
-) -> Result<(), EncodeError> {
+) -> Result<bool, EncodeError> {
     let is_sent = |index: &&usize| {
         let change = &delivery.changes[**index];
         change.row.is_some() || !moved.contains(change.row_id)
     };
     if !section.changes.iter().any(|index| is_sent(&index)) {
-        return Ok(());
+        return Ok(true);
     }
     let start = SubStart {
         id: section.registration.id.clone(),
@@ -170,18 +174,29 @@ fn put_section(
     };
     put_response_frame(&ResponseFrame::SubStart(start), version, out)?;
     let seq = delivery.seq.to_i64();
-    let table = &schema.table(section.registration.table).name;
-    let mut frame = CommitWriter::begin(out, seq, delivery.created_at_ms, delivery.actor, table);
+    let table = section.registration.table;
+    let view = schema.view(section.registration.schema_version);
+    let name = &schema.table(table).name;
+    let mut frame = CommitWriter::begin(out, seq, delivery.created_at_ms, delivery.actor, name);
     for index in section.changes.iter().filter(is_sent) {
         let change = &delivery.changes[*index];
-        frame.change(change.row_id, change.row, change.scopes);
+        match change.row {
+            Some((row_version, payload)) => {
+                let Some(shown) = view.and_then(|view| view.project(table, payload)) else {
+                    return Ok(false);
+                };
+                frame.change(change.row_id, Some((row_version, &*shown)), change.scopes);
+            }
+            None => frame.change(change.row_id, None, change.scopes),
+        }
     }
     frame.finish()?;
     let end = SubEnd {
         next_cursor: seq,
         bootstrap_state: None,
     };
-    put_response_frame(&ResponseFrame::SubEnd(end), version, out)
+    put_response_frame(&ResponseFrame::SubEnd(end), version, out)?;
+    Ok(true)
 }
 
 #[cfg(test)]

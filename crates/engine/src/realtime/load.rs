@@ -195,7 +195,7 @@ async fn allowed(
 }
 
 /// The subscriptions that may be registered, with what they ask for: those whose last section
-/// ended active and complete, of tables and variables that are served.
+/// ended active and complete, in a version of the window, of tables and variables that are served.
 fn candidates(engine: &Engine, record: &ClientRecord) -> Vec<Registration> {
     let schema = engine.schema();
     if version(record).is_none() {
@@ -204,16 +204,15 @@ fn candidates(engine: &Engine, record: &ClientRecord) -> Vec<Registration> {
     record
         .subscriptions
         .iter()
-        .filter(|subscription| {
-            subscription.complete == Some(true)
-                && subscription.schema_version == Some(schema.version())
-        })
+        .filter(|subscription| subscription.complete == Some(true))
         .filter_map(|subscription| {
-            let table = schema.find(&subscription.table)?;
+            let view = schema.view(subscription.schema_version?)?;
+            let table = view.find(&subscription.table)?;
             scope::check_requested(schema.table(table), &subscription.scopes).ok()?;
             Some(Registration {
                 id: subscription.id.as_str().into(),
                 table,
+                schema_version: view.version(),
                 effective: subscription.scopes.clone(),
             })
         })

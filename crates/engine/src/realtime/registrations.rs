@@ -20,6 +20,8 @@ use super::room::SessionId;
 pub(crate) struct Registration {
     pub(crate) id: ByteString,
     pub(crate) table: TableIndex,
+    /// The version of the window that its rows are shown in.
+    pub(crate) schema_version: i32,
     /// Never empty.
     pub(crate) effective: ScopeFilter,
 }
@@ -28,6 +30,7 @@ impl Registration {
     /// Everything that makes two registrations one.
     fn content(&self) -> Vec<u8> {
         let mut content = self.table.0.to_le_bytes().to_vec();
+        content.extend(self.schema_version.to_le_bytes());
         let mut put = |text: &str| {
             content.extend(text.len().to_le_bytes());
             content.extend(text.as_bytes());
@@ -55,6 +58,7 @@ impl Registration {
         self == other
             || self.id == other.id
                 && self.table == other.table
+                && self.schema_version == other.schema_version
                 && other.effective.entries().iter().all(|wide| {
                     let wide_values: BTreeSet<&String> = wide.values.iter().collect();
                     self.effective.entries().iter().any(|narrow| {
@@ -296,6 +300,7 @@ mod tests {
         Registration {
             id: id.into(),
             table: TableIndex(0),
+            schema_version: 1,
             effective: ScopeFilter::new(entries).unwrap(),
         }
     }
@@ -339,6 +344,21 @@ mod tests {
         let one = registry.add(registration("s", &[("team", &["a", "b"])]), SessionId(1), 0);
         let other = registry.add(registration("s", &[("team", &["b", "a"])]), SessionId(2), 0);
         assert_ne!(one, other);
+    }
+
+    #[test]
+    fn rows_in_the_columns_of_another_version_are_another_registration() {
+        let mut registry = Registry::default();
+        let newer = registration("s", &[("team", &["a"])]);
+        let older = Registration {
+            schema_version: 0,
+            ..newer.clone()
+        };
+        assert!(!older.is_within(&newer) && !newer.is_within(&older));
+        assert_ne!(
+            registry.add(newer, SessionId(1), 0),
+            registry.add(older, SessionId(2), 0)
+        );
     }
 
     #[test]

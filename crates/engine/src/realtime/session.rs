@@ -251,6 +251,7 @@ pub(crate) fn pulled(context: &RoundContext, outcome: PullOutcome) {
         .map(|section| Registration {
             id: section.id,
             table: section.table,
+            schema_version: context.schema_version,
             effective: section.effective,
         })
         .collect();

@@ -5,6 +5,7 @@ mod crowd;
 mod nodes;
 mod peers;
 mod scopes;
+mod window;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

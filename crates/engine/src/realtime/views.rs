@@ -44,7 +44,8 @@ impl Views {
 fn digest(registrations: &[Registration]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for registration in registrations {
-        (&*registration.id, registration.table.0).hash(&mut hasher);
+        let version = registration.schema_version;
+        (&*registration.id, registration.table.0, version).hash(&mut hasher);
         for entry in registration.effective.entries() {
             (&entry.variable, &entry.values).hash(&mut hasher);
         }

@@ -1,31 +1,16 @@
 //! Clients at an older version of the window get rows in the columns they know (§9).
 
-use serde_json::{Value as Json, json};
 use tidewater_model::ErrorCode;
 use tidewater_schema::Schema;
 use tidewater_wire::{SubStatus, Subscription, row::decode_row};
 
 use crate::{
     EngineConfig,
-    testing::{Ask, SCHEMA, SeenPage, TestServer, note, subscription, task},
+    testing::{Ask, SeenPage, TestServer, note, older, subscription, task, windowed},
 };
 
-/// Version 2: tasks without a rank, and no photos.
-fn older() -> Schema {
-    let mut document: Json = serde_json::from_str(SCHEMA).unwrap();
-    document["schemaVersion"] = json!(2);
-    let tables = document["tables"].as_array_mut().unwrap();
-    tables.pop();
-    tables[1]["columns"].as_array_mut().unwrap().pop();
-    // The order of tables is no part of the bargain.
-    tables.reverse();
-    Schema::from_json(&document.to_string()).unwrap()
-}
-
 async fn start() -> TestServer {
-    let schema = Schema::from_json(SCHEMA).unwrap();
-    let schema = schema.with_window(vec![older()]).unwrap();
-    TestServer::serving(schema, EngineConfig::default()).await
+    TestServer::serving(windowed(), EngineConfig::default()).await
 }
 
 fn tasks(cursor: i64) -> Subscription {

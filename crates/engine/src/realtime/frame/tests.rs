@@ -75,6 +75,7 @@ fn registration(id: &str, teams: &[&str]) -> Registration {
     Registration {
         id: id.into(),
         table: TableIndex(0),
+        schema_version: 3,
         effective: ScopeFilter::new(vec![values]).unwrap(),
     }
 }

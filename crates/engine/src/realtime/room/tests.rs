@@ -27,6 +27,7 @@ fn teams(values: &[&str]) -> Registration {
     Registration {
         id: "s".into(),
         table: TableIndex(0),
+        schema_version: 3,
         effective: ScopeFilter::new(vec![values]).unwrap(),
     }
 }

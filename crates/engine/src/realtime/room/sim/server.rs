@@ -443,6 +443,7 @@ pub(super) fn registration(teams: &Teams) -> Option<Registration> {
     Some(Registration {
         id: "s".into(),
         table: TableIndex(0),
+        schema_version: 3,
         effective: ScopeFilter::new(vec![values]).unwrap(),
     })
 }

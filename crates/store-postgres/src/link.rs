@@ -41,6 +41,14 @@ pub(crate) struct Pool {
     shared: Arc<Shared>,
 }
 
+/// What we ask has an index in the order that we ask for. Statistics lag behind a table that
+/// grows, and where they say that it has one row, any other way to it costs as much: to walk it, or
+/// another index and a sort, and that once for each of the rows asked for. A way that is not wanted
+/// and without alternative is taken for so expensive that it seems worth compiling, which takes
+/// longer than any of our statements.
+const PLANNING: &str =
+    "SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL jit = off";
+
 #[derive(Debug)]
 struct Shared {
     prepared: bool,
@@ -89,13 +97,9 @@ impl Pool {
             .map_err(|error| {
                 StoreError::new(StoreErrorKind::Unavailable, "open the database").with_source(error)
             })?;
-        // What we ask has an index in the order that we ask for. Statistics lag behind a table
-        // that grows, and where they say that it has one row, any other way to it costs as much:
-        // to walk it, or another index and a sort, and that once for each of the rows asked for.
         let settings = format!(
             "SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = {}; \
-             SET LOCAL idle_in_transaction_session_timeout = {}; SET LOCAL enable_seqscan = off; \
-             SET LOCAL enable_sort = off",
+             SET LOCAL idle_in_transaction_session_timeout = {}; {PLANNING}",
             milliseconds(config.statement_timeout),
             milliseconds(config.lock_timeout),
             milliseconds(config.idle_in_transaction_timeout),
@@ -186,11 +190,11 @@ impl Link {
         let mut sql = match mode {
             Mode::Read => format!("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; {settings}"),
             Mode::Write => format!("BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; {settings}"),
-            Mode::Migrate => "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; \
-                SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; \
-                SET LOCAL idle_in_transaction_session_timeout = 0; \
-                SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off"
-                .to_owned(),
+            Mode::Migrate => format!(
+                "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; \
+                 SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; \
+                 SET LOCAL idle_in_transaction_session_timeout = 0; {PLANNING}"
+            ),
         };
         if mode != Mode::Read && self.shared.asks_durability.load(Ordering::Relaxed) {
             sql.push_str("; SET LOCAL synchronous_commit = on");

@@ -4,9 +4,9 @@
 //! not be among them; one with a few rows is walked for good reason.
 
 use tidewater_store::{
-    LoadRequest, Store,
+    LoadRequest, SqlQuery, SqlValue, Store,
     conformance::fixtures::{
-        Draft, Item, NOTES, all_rows, lock, page, push_key, team_one, whole_log, window,
+        Draft, Item, NOTES, all_rows, lock, page, partition, push_key, team_one, whole_log, window,
     },
 };
 
@@ -147,4 +147,19 @@ async fn what_is_asked_for_is_fetched_once_also_where_statistics_are_old() {
             "{after}, of them {fetched} for {COMMITS} commits"
         );
     }
+}
+
+#[tokio::test]
+async fn no_statement_is_compiled() {
+    let database = TestDatabase::new();
+    let store = database.ready().await;
+    let (mut txn, _) = store.begin_write(lock(&["p"])).await.unwrap();
+    let setting = SqlQuery {
+        sql: "SELECT current_setting('jit')".to_owned(),
+        params: Vec::new(),
+        partition: partition("p"),
+        rows_max: 1,
+    };
+    let answer = txn.query(setting).await.unwrap();
+    assert_eq!(answer, [[SqlValue::Text("off".to_owned())]]);
 }

@@ -100,6 +100,11 @@ impl Activity {
         Ok(read)
     }
 
+    /// Reads a client's record anew the next time, unless something of it waits to be written.
+    pub(crate) fn unremember(&self, key: &ClientKey) {
+        self.state.lock().known.pop(key);
+    }
+
     /// Replaces a client's record; it is written with the next batch. `is_new` says that there was
     /// none when the round began. Returns whether the caller must write the batch now: the client
     /// would not be bound otherwise, or too many wait.

@@ -56,6 +56,11 @@ impl Nodes {
         drop(self.0.set(signals));
     }
 
+    /// Whether there can be others.
+    pub(crate) fn are_joined(&self) -> bool {
+        self.0.get().is_some()
+    }
+
     /// Tells the other nodes.
     pub(crate) fn tell(&self, signal: Signal) {
         if let Some(signals) = self.0.get() {

@@ -63,6 +63,10 @@ pub(crate) async fn connect(
     loop {
         let ticket = engine.hub.ticket();
         let store = engine.store().as_ref();
+        if engine.nodes.are_joined() {
+            // It may have pulled at another node since it was here.
+            engine.activity.unremember(&key);
+        }
         let record = engine.activity.find_client(store, &key).await?;
         round::check::client(&identity, &client, record.as_ref())?;
         let loaded = match &record {

@@ -319,3 +319,25 @@ async fn clients_of_every_node_are_woken() {
         World::check(&node.heard(session).await, &["wake 0 catchup-required"]);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_pulled_more_at_another_node_is_registered_for_it_when_it_is_back() {
+    let (_network, a, b) = two_nodes().await;
+    let mut ann = a.world.ready("ann/c1", &["t1"]).await;
+    let cursor = a.world.write("n1", "t1").await;
+    World::check(&a.heard(&mut ann).await, &["delta 1 s+n1"]);
+    drop(ann);
+    b.world.round("ann/c1", notes(&["t1", "t2"], -1)).await;
+    // Until its record is written.
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    let mut ann = a.world.connect("ann/c1").await;
+    let heard = a.heard(&mut ann).await;
+    // Its scopes are not those that it was told of here: it has to pull.
+    assert_eq!(heard, [format!("hello {cursor} of {cursor} sync")]);
+    a.world
+        .socket_round(&mut ann, "ann/c1", notes(&["t1", "t2"], cursor))
+        .await;
+    ack(&mut ann, cursor);
+    a.world.write("n2", "t2").await;
+    World::check(&a.heard(&mut ann).await, &["delta 2 s+n2"]);
+}

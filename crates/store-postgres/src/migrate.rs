@@ -50,11 +50,13 @@ pub(crate) struct Prepared {
 pub(crate) async fn prepare(link: &mut Link, schema: &Arc<Schema>) -> Result<Prepared, StoreError> {
     let steps = plan(link, schema).await?;
     if !steps.is_empty() {
-        // What an earlier start left comes first: the plan is made for rows of one layout.
-        if steps.iter().any(|step| matches!(step, Step::Resume(_))) {
+        // What an earlier start left comes first, or another node that has begun meanwhile: the
+        // plan is made for rows of one layout.
+        let mut is_left = is_any_left(&steps, schema);
+        while is_left || !carry_out(link, schema).await? {
             rewrites::finish(link, schema).await?;
+            is_left = false;
         }
-        carry_out(link, schema).await?;
         rewrites::finish(link, schema).await?;
     }
     begin_snapshot(link).await?;
@@ -66,16 +68,30 @@ pub(crate) async fn prepare(link: &mut Link, schema: &Arc<Schema>) -> Result<Pre
     })
 }
 
-/// Carries out everything but the rewriting of rows, which it notes.
-async fn carry_out(link: &mut Link, schema: &Arc<Schema>) -> Result<(), StoreError> {
+/// Carries out everything but the rewriting of rows, which it notes. `false` where some of that
+/// is left from before: then nothing was done.
+async fn carry_out(link: &mut Link, schema: &Arc<Schema>) -> Result<bool, StoreError> {
     let beginning = [link.begin(Mode::Migrate), lock()];
     link.fly(&beginning, DURING).await?.rows(DURING)?;
-    for step in plan_now(link, schema).await? {
-        tracing::info!(%step, "migrating");
-        step.run(link).await?;
+    let steps = plan_now(link, schema).await?;
+    let is_left = is_any_left(&steps, schema);
+    if !is_left {
+        for step in steps {
+            tracing::info!(%step, "migrating");
+            step.run(link).await?;
+        }
     }
     link.commit(Vec::new(), DURING).await?;
-    Ok(())
+    Ok(!is_left)
+}
+
+/// What is left of a table that is retired goes with it.
+fn is_any_left(steps: &[Step], schema: &Schema) -> bool {
+    let is_left = |step: &Step| match step {
+        Step::Resume(left) => schema.find(&left.table).is_some(),
+        _ => false,
+    };
+    steps.iter().any(is_left)
 }
 
 /// What it would take to bring the database to a schema.

@@ -1,4 +1,4 @@
-//! Rewriting the stored rows of a table that got columns (§9): what every database does alike.
+//! Rewriting the stored rows of a table that got columns (§9): what all databases do alike.
 //!
 //! The first transaction of an upgrade changes the tables, moves the marker and notes what is to
 //! be rewritten. Bounded pieces follow, each a transaction of its own, which also notes how far
@@ -119,7 +119,7 @@ impl Rewrite {
         }
     }
 
-    /// Counts what was done, and goes over to the log at the end of the rows.
+    /// Counts rows or changes that were done.
     pub fn count(&mut self, rows: usize) {
         self.done = self
             .done

@@ -393,6 +393,11 @@ async fn a_retired_table_goes_with_all_that_finds_its_rows() {
     write(&store, [draft]).await;
     let gone = Draft::new("p", 3).delete(&Item::task("u"));
     write(&store, [gone]).await;
+    // Also with a rewrite of it that was interrupted.
+    database.run(
+        "INSERT INTO sync_row_rewrites (tbl, stored_columns, columns, in_log, partition, row_id, \
+         commit_seq, idx, done) VALUES ('tasks', 4, 5, false, '', '', -1, -1, 0)",
+    );
     let schema = version_two(|document| {
         let tables = document["tables"].as_array_mut().unwrap();
         tables.remove(1);
@@ -411,6 +416,7 @@ async fn a_retired_table_goes_with_all_that_finds_its_rows() {
         "sync_changes",
         "sync_tombstones",
         "sync_blob_refs",
+        "sync_row_rewrites",
     ] {
         let left = format!("SELECT count(*) FROM {holder} WHERE tbl = 'tasks'");
         assert_eq!(database.number(&left), 0, "{holder}");

@@ -21,7 +21,7 @@ struct Node {
 impl Node {
     async fn join(server: &Server, subject: &str) -> Self {
         let mut config = NatsConfig::from_addresses(&server.address(), subject).unwrap();
-        config.keepalive = Duration::from_millis(200);
+        config.keepalive = Duration::from_secs(1);
         let signals = config.open().await.unwrap();
         let stream = signals.subscribe();
         Self { signals, stream }

@@ -8,7 +8,7 @@ use tidewater_store_postgres::{PostgresConfig, PostgresStore};
 use crate::support::TestDatabase;
 
 fn open(database: &TestDatabase) -> PostgresStore {
-    database.open_with(|config| config.keepalive = Duration::from_millis(200))
+    database.open_with(|config| config.keepalive = Duration::from_secs(1))
 }
 
 async fn has(store: &PostgresStore, job: Job) -> bool {
